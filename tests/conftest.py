@@ -1,0 +1,44 @@
+"""Tiny real runs, trained once per test session through the command line and shared by all tests.
+
+A test that writes into a run folder copies it first (`shutil.copytree(smose_run, tmp_path / smose_run.name)`).
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch or NumPy
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+sys.path.append(str(ROOT / "scripts"))
+
+TINY_RUN = (
+    "--env-id Reacher-v4 --total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 "
+    "--eval-every 200 --eval-episodes 2 --final-eval-episodes 3"
+).split()
+
+
+def train_tiny(script: str, folder: Path, *flags: str) -> Path:
+    """Runs a trainer as a user does, with `folder` as the current directory, and returns the run folder it left."""
+    before = set(folder.glob("runs/*"))
+    command = [sys.executable, str(ROOT / script), *TINY_RUN, *flags]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    (run,) = set(folder.glob("runs/*")) - before
+    return run
+
+
+@pytest.fixture(scope="session")
+def smose_run(tmp_path_factory) -> Path:
+    """run folder of a tiny SMoSE training on Reacher-v4 (read only)"""
+    return train_tiny("smose_sac.py", tmp_path_factory.mktemp("smose"))
+
+
+@pytest.fixture(scope="session")
+def sac_run(tmp_path_factory) -> Path:
+    """run folder of a tiny SAC-S training on Reacher-v4 (read only)"""
+    return train_tiny("sac_baseline.py", tmp_path_factory.mktemp("sac"), "--size", "S")
