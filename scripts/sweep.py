@@ -27,9 +27,11 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Optional, TextIO
 
 import tyro
 
@@ -303,6 +305,8 @@ def train(run: Run, runs_dir: Path, python: str, root: Path, sweep_id: str) -> t
     while state == "busy" and attempt > 1 and time.monotonic() < patience:
         time.sleep(1)
         state, folder = find_state(runs_dir, run)
+    if state == "busy" and attempt > 1:
+        raise RuntimeError(f"the last attempt still trains {folder}")
     if state in ("done", "busy"):
         return state, str(folder)
     command = make_command(run, folder, python, root)
@@ -357,7 +361,10 @@ def table_row(run: Run, state: str, progress: Optional[dict[str, str]], outcome:
     total = f"{run.total_timesteps:,}"
     if state == "done":
         result = read_json(Path(outcome) / "evaluation.json")
-        return run.title, state, f"{result['steps']:,}/{total}", f"{result['mean']:.1f}", "", outcome
+        mean = f"{result['mean']:.1f}" if result else ""  # shared storage may be slow to show the file
+        return run.title, state, f"{result.get('steps', run.total_timesteps):,}/{total}", mean, "", outcome
+    if state == "busy":
+        return run.title, state, "", "", "", f"another process trains {outcome}"
     if state == "running" and progress:
         again = f" (attempt {progress['attempt']})" if progress["attempt"] != "1" else ""
         steps = f"{progress['step']}/{total}"
@@ -384,19 +391,22 @@ def format_summary(runs: list[Run], states: list[str], progress: list[Optional[d
         if state == "running" and at:
             speed += float(at["speed"].replace(",", ""))
     if steps_left and speed:
-        minutes = int(steps_left / speed / 60)
-        text += f"  about {minutes // 1440} d {minutes // 60 % 24} h {minutes % 60:02d} min left"
+        text += f"  about {timedelta(seconds=int(steps_left / speed))} left"
     return text
 
 
 class Display:
     """A table redrawn in place on a terminal; elsewhere a plain report now and then, and a line for every ending."""
 
-    def __init__(self, interval: float) -> None:
-        self.live = sys.stdout.isatty()
+    def __init__(self, screen: TextIO, interval: float) -> None:
+        self.screen = screen
+        self.live = screen.isatty()
         self.interval = 2.0 if self.live else interval
         self.drawn = 0
         self.told: set[int] = set()
+
+    def say(self, text: str) -> None:
+        print(text, file=self.screen, flush=True)
 
     def show(self, runs: list[Run], states: list[str], progress: list, outcomes: list[str]) -> None:
         size = shutil.get_terminal_size()
@@ -410,13 +420,13 @@ class Display:
         lines += [f"... and {hidden} more"] if hidden else []
         lines.append(format_summary(runs, states, progress)[: size.columns - 1 if self.live else 200])
         rewind = f"\x1b[{self.drawn}F\x1b[J" if self.live and self.drawn else ""
-        print(rewind + "\n".join(lines), flush=True)
+        self.say(rewind + "\n".join(lines))
         self.drawn = len(lines)
 
     def tell_endings(self, runs: list[Run], states: list[str], outcomes: list[str]) -> None:
         for i, run in enumerate(runs):
             if not self.live and i not in self.told and states[i] in ("done", "failed", "busy"):
-                print("  ".join(cell for cell in table_row(run, states[i], None, outcomes[i]) if cell), flush=True)
+                self.say("  ".join(cell for cell in table_row(run, states[i], None, outcomes[i]) if cell))
                 self.told.add(i)
 
 
@@ -446,17 +456,32 @@ def connect(args: Args) -> Any:
     return ray
 
 
-def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
-    """Hands all runs to Ray and shows them until the last one has ended; returns the exit code."""
-    ray = connect(args)
+@contextlib.contextmanager
+def hush_ray(log_path: Path) -> Iterator[TextIO]:
+    """Ray's remarks on lost nodes, pages long, go to a file; what is yielded still writes to the terminal."""
+    with open(log_path, "a") as log, os.fdopen(os.dup(1), "w") as screen:
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield screen
+        finally:
+            sys.stdout.flush()
+            os.dup2(screen.fileno(), 1)
+            os.dup2(stderr, 2)
+            os.close(stderr)
+
+
+def follow(
+    ray: Any, args: Args, runs: list[Run], runs_dir: Path, states: list[str], outcomes: list[str], display: Display
+) -> int:
+    """Hands the waiting runs to Ray and shows them until the last one has ended."""
     sweep_id = uuid.uuid4().hex[:8]
     options = {"num_cpus": args.cpus_per_run, "num_gpus": args.gpus_per_run}
     task = ray.remote(max_retries=args.retries, retry_exceptions=True, **options)(train)
-    tasks = [task.remote(run, runs_dir, args.python, ROOT, sweep_id) for run in runs]
-    states, outcomes = ["waiting"] * len(runs), [""] * len(runs)
-    display = Display(args.interval)
-    open_tasks = {ref: i for i, ref in enumerate(tasks)}
-    shown = 0.0
+    waiting = [i for i, state in enumerate(states) if state == "waiting"]
+    open_tasks = {task.remote(runs[i], runs_dir, args.python, ROOT, sweep_id): i for i in waiting}
+    shown = -display.interval
 
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -473,25 +498,45 @@ def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
                     lines = str(problem).strip().splitlines() or [type(problem).__name__]
                     states[i], outcomes[i] = "failed", lines[-1].strip()
             progress = [read_progress(runs_dir, run, sweep_id) for run in runs]
+            alive = {node["NodeID"][:8] for node in ray.nodes() if node["Alive"]}
             for i in open_tasks.values():
-                states[i] = "running" if progress[i] else "waiting"
+                lost = progress[i] and progress[i]["where"][-8:] not in alive
+                states[i] = "running" if progress[i] and not lost else "waiting"
+                outcomes[i] = f"lost its node {progress[i]['where']}" if lost else ""
             display.tell_endings(runs, states, outcomes)
             if not open_tasks or time.monotonic() - shown >= display.interval:
                 display.show(runs, states, progress, outcomes)
                 shown = time.monotonic()
     except KeyboardInterrupt:
-        print("stopping: every running trainer writes a checkpoint first", flush=True)
+        display.say("stopping: every running trainer writes a checkpoint first")
         for ref in open_tasks:
             ray.cancel(ref)
         ray.wait(list(open_tasks), num_returns=len(open_tasks), timeout=STOP_PATIENCE + 10)
-        print(f"stopped with {len(open_tasks)} of {len(runs)} runs to do; the same command goes on from here")
+        display.say(f"stopped with {len(open_tasks)} of {len(runs)} runs to do; the same command goes on from here")
         return 130
     finally:
         ray.shutdown()
-    failed = [i for i, state in enumerate(states) if state == "failed"]
-    for i in failed:
-        print(f"failed: {runs[i].title}: {outcomes[i]} (see {runs_dir / 'logs' / runs[i].name}.log)", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if "failed" in states else 0
+
+
+def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
+    """Trains what is not done yet; returns the exit code."""
+    states, outcomes = ["waiting"] * len(runs), [""] * len(runs)
+    for i, run in enumerate(runs):
+        state, folder = find_state(runs_dir, run)
+        if state in ("done", "busy"):
+            states[i], outcomes[i] = state, str(folder)
+    with hush_ray(runs_dir / "logs" / "ray.log") as screen:
+        display = Display(screen, args.interval)
+        display.tell_endings(runs, states, outcomes)
+        if "waiting" not in states:
+            display.show(runs, states, [None] * len(runs), outcomes)
+            return 0
+        code = follow(connect(args), args, runs, runs_dir, states, outcomes, display)
+    for run, state, outcome in zip(runs, states, outcomes, strict=True):
+        if state == "failed":
+            print(f"failed: {run.title}: {outcome} (see {runs_dir / 'logs' / run.name}.log)", file=sys.stderr)
+    return code
 
 
 def main() -> None:
@@ -513,6 +558,8 @@ def main() -> None:
     except (UserError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:  # before the first run began, or a second Ctrl-C
+        sys.exit(130)
 
 
 if __name__ == "__main__":
