@@ -526,13 +526,15 @@ def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
         state, folder = find_state(runs_dir, run)
         if state in ("done", "busy"):
             states[i], outcomes[i] = state, str(folder)
-    with hush_ray(runs_dir / "logs" / "ray.log") as screen:
-        display = Display(screen, args.interval)
+    if "waiting" not in states:
+        display = Display(sys.stdout, args.interval)
         display.tell_endings(runs, states, outcomes)
-        if "waiting" not in states:
-            display.show(runs, states, [None] * len(runs), outcomes)
-            return 0
-        code = follow(connect(args), args, runs, runs_dir, states, outcomes, display)
+        display.show(runs, states, [None] * len(runs), outcomes)
+        return 0
+    ray = connect(args)
+    (runs_dir / "logs").mkdir(parents=True, exist_ok=True)
+    with hush_ray(runs_dir / "logs" / "ray.log") as screen:
+        code = follow(ray, args, runs, runs_dir, states, outcomes, Display(screen, args.interval))
     for run, state, outcome in zip(runs, states, outcomes, strict=True):
         if state == "failed":
             print(f"failed: {run.title}: {outcome} (see {runs_dir / 'logs' / run.name}.log)", file=sys.stderr)
@@ -545,7 +547,7 @@ def main() -> None:
         runs_dir = Path(args.runs_dir).absolute()
         if runs_dir.name != "runs":
             raise UserError(f"--runs-dir {args.runs_dir} is not named `runs`, as the trainers' folder always is")
-        if min(args.cpus_per_run, args.jobs or 1) < 1 or args.retries < 0:
+        if args.cpus_per_run < 1 or args.retries < 0 or args.jobs is not None and args.jobs < 1:
             raise UserError("--jobs and --cpus-per-run start at 1, --retries at 0")
         if shutil.which(args.python) is None:
             raise UserError(f"--python {args.python} is not a program; give the path of a Python with PyTorch")
@@ -553,7 +555,6 @@ def main() -> None:
         if args.dry_run:
             print_commands(runs, runs_dir, args.python)
             return
-        (runs_dir / "logs").mkdir(parents=True, exist_ok=True)
         sys.exit(sweep(args, runs, runs_dir))
     except (UserError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
