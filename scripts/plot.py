@@ -1,0 +1,280 @@
+"""The paper's learning-curve figure: return over training steps, one panel per environment.
+
+    python scripts/plot.py                                       # runs/ -> learning_curves.png
+    python scripts/plot.py runs /scratch/runs --output figure.pdf
+    python scripts/plot.py --env-ids Hopper-v4 Ant-v4 --source evaluations
+
+From TensorBoard events (--source training, the default) the curve is the return in training, as in the paper: an
+episode's return is given to all its steps. From evaluations.csv (--source evaluations) it is the mean return of the
+deterministic policy. Lines are means over seeds, bands one standard deviation over seeds to either side. A run that is
+not finished is drawn only where no finished one is; the seeds of a line end together, where the shortest run ends.
+Runs with other settings or another number of steps than the paper's are lines of their own, named by what differs.
+"""
+
+import csv
+import json
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, Optional
+
+import matplotlib
+import numpy as np
+import tyro
+from table import ENVIRONMENTS, PAPER_STEPS, ROOT, UserError, algorithm_of, differences, json_format
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
+
+ORDER = ["SMoSE", "SAC-S", "SAC-M", "SAC-L"]
+# Okabe and Ito's palette, told apart with any colour vision; SMoSE in its strongest colour
+COLOURS = {"SMoSE": "#D55E00", "SAC-S": "#56B4E9", "SAC-M": "#009E73", "SAC-L": "#000000"}
+MORE_COLOURS = ["#CC79A7", "#E69F00", "#0072B2", "#F0E442"]
+POINTS = 400
+
+
+@dataclass
+class Args:
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUNS_DIR...")] = ()
+    """folders with runs in them, at any depth (default: runs and results/policies)"""
+    output: str = "learning_curves.png"
+    """the figure; its ending (.png, .svg or .pdf) says the format"""
+    source: Literal["training", "evaluations"] = "training"
+    """returns of the training episodes (TensorBoard events) or of the periodic evaluations (evaluations.csv)"""
+    env_ids: tuple[str, ...] = ()
+    """only these environments (default: all that were run)"""
+    algorithms: tuple[str, ...] = ()
+    """only these: SMoSE, SAC-S, SAC-M, SAC-L (default: all that were run)"""
+    paper_settings_only: bool = False
+    """leave out runs with other settings or another number of steps than the paper's"""
+    window: Optional[int] = None
+    """steps that a training curve is averaged over (default: 2% of the longest run; 1 for none)"""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One run's return by training step, as steps: returns[i] holds from ends[i-1] (or 0) up to ends[i]."""
+
+    ends: np.ndarray
+    returns: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    path: Path
+    env_id: str
+    label: str
+    seed: int
+    finished: bool
+
+
+def find_folders(folders: list[Path]) -> list[RunFolder]:
+    """All runs below the folders, finished or not; a copied run counts once."""
+    found = {}
+    for config_file in sorted(config for folder in folders for config in folder.rglob("config.json")):
+        if json_format(config_file) not in ("smose-run", "sac-run"):
+            continue
+        config = json.loads(config_file.read_text())
+        settings, label = config["args"], algorithm_of(config)
+        named = [differences(settings)] if differences(settings) else []
+        if settings.get("n_experts", 8) != 8:
+            named.insert(0, f"{settings['n_experts']} experts")
+        if settings["total_timesteps"] != PAPER_STEPS:
+            named.append(f"{settings['total_timesteps']:,} steps")
+        label += f" ({', '.join(named)})" if named else ""
+        finished = config_file.with_name("evaluation.json").is_file()
+        run = RunFolder(config_file.parent, config["env_id"], label, int(settings["seed"]), finished)
+        found[run.path.name, run.env_id, run.label] = run
+    return list(found.values())
+
+
+def drop_overwritten(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
+    """Keeps what a resumed run wrote last: an event takes back all earlier ones at its step and beyond."""
+    kept: list[tuple[int, float]] = []
+    for step, value in zip(steps, values, strict=True):
+        while kept and kept[-1][0] >= step:
+            kept.pop()
+        kept.append((step, value))
+    return [step for step, _ in kept], [value for _, value in kept]
+
+
+def training_curve(folder: Path) -> Optional[Curve]:
+    """From TensorBoard's charts/episodic_return, whose step is the one at which the episode ended."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
+    if "charts/episodic_return" not in events.Tags()["scalars"]:
+        return None
+    scalars = sorted(events.Scalars("charts/episodic_return"), key=lambda event: event.wall_time)
+    steps, values = drop_overwritten([event.step for event in scalars], [event.value for event in scalars])
+    return Curve(np.array(steps), np.array(values))
+
+
+def evaluation_curve(folder: Path) -> Optional[Curve]:
+    """From evaluations.csv, one point per periodic evaluation."""
+    file = folder / "evaluations.csv"
+    if not file.is_file():
+        return None
+    with open(file, newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    if not rows:
+        return None
+    return Curve(np.array([int(row["step"]) for row in rows]), np.array([float(row["return_mean"]) for row in rows]))
+
+
+def smoothed(curve: Curve, steps: np.ndarray, window: int) -> np.ndarray:
+    """The mean return of all steps within half a window of each step (less at the ends of the curve)."""
+    # the integral of a step function is linear in between the ends of episodes, so this is exact
+    knots = np.concatenate([[0], curve.ends])
+    integral = np.concatenate([[0], np.cumsum(curve.returns * np.diff(knots))])
+    low, high = np.maximum(steps - window / 2, 0), np.minimum(steps + window / 2, knots[-1])
+    return (np.interp(high, knots, integral) - np.interp(low, knots, integral)) / (high - low)
+
+
+def common_curves(curves: list[Curve], source: str, window: int) -> tuple[np.ndarray, np.ndarray]:
+    """Steps that all the curves reach, and every curve's return there [seeds, steps]."""
+    last = min(curve.ends[-1] for curve in curves)
+    if source == "training":
+        steps = np.linspace(0, last, POINTS + 1)[1:]
+        return steps, np.array([smoothed(curve, steps, window) for curve in curves])
+    steps = curves[0].ends[curves[0].ends <= last]
+    return steps, np.array([np.interp(steps, curve.ends, curve.returns) for curve in curves])
+
+
+def load_curves(runs: list[RunFolder], source: str) -> tuple[dict[str, dict[str, list[Curve]]], list[str]]:
+    """Curves by environment and label, and notes on what was left out."""
+    read = training_curve if source == "training" else evaluation_curve
+    groups, notes = defaultdict(list), []
+    for run in runs:
+        groups[run.env_id, run.label].append(run)
+    curves: dict[str, dict[str, list[Curve]]] = defaultdict(dict)
+    for (env_id, label), members in groups.items():
+        chosen = [run for run in members if run.finished] or members
+        by_seed = {run.seed: run for run in sorted(chosen, key=lambda run: run.path.name)}  # the latest run of a seed
+        loaded = {run.path.name: read(run.path) for run in by_seed.values()}
+        empty = [name for name, curve in loaded.items() if curve is None]
+        notes += [f"{name} has no returns yet and is left out" for name in empty]
+        if len(chosen) < len(members):
+            notes.append(f"{env_id} {label}: {len(members) - len(chosen)} unfinished run(s) left out")
+        if len(empty) < len(loaded):
+            curves[env_id][label] = [curve for curve in loaded.values() if curve is not None]
+    return curves, notes
+
+
+def step_text(step: float, _position: object = None) -> str:
+    """A step on the axis: 0, 250k, 1M, 1.5M."""
+    if step >= 1_000_000:
+        return f"{step / 1_000_000:g}M"
+    return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"
+
+
+def label_order(label: str) -> tuple:
+    algorithm = label.partition(" (")[0]
+    return (ORDER.index(algorithm) if algorithm in ORDER else len(ORDER), label)
+
+
+def style_of(labels: list[str]) -> dict[str, dict]:
+    """A colour per line: the algorithm's own for the paper's settings, others in turn and dashed."""
+    styles, spare = {}, 0
+    for label in labels:
+        if label in COLOURS:
+            styles[label] = {"color": COLOURS[label], "linestyle": "-"}
+        else:
+            dashes = ["--", "-.", ":"][spare // len(MORE_COLOURS) % 3]
+            styles[label] = {"color": MORE_COLOURS[spare % len(MORE_COLOURS)], "linestyle": dashes}
+            spare += 1
+    return styles
+
+
+def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> plt.Figure:
+    """One panel per environment, one legend for all."""
+    env_ids = sorted(curves, key=lambda e: (ENVIRONMENTS.index(e) if e in ENVIRONMENTS else len(ENVIRONMENTS), e))
+    labels = sorted({label for panel in curves.values() for label in panel}, key=label_order)
+    styles = style_of(labels)
+    columns = min(3, len(env_ids))
+    rows = -(-len(env_ids) // columns)
+    size = (max(4.2 * columns, 5.0), 2.9 * rows + 0.9)
+    figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    handles = {}
+    for axis, env_id in zip(axes.flat, env_ids, strict=False):
+        for label in sorted(curves[env_id], key=label_order, reverse=True):  # SMoSE is drawn last, on top
+            seeds = curves[env_id][label]
+            steps, values = common_curves(seeds, args.source, window)
+            mean, spread = values.mean(0), values.std(0, ddof=1) if len(seeds) > 1 else None
+            (handles[label],) = axis.plot(steps, mean, linewidth=1.6, **styles[label])
+            if spread is not None:
+                axis.fill_between(
+                    steps, mean - spread, mean + spread, color=styles[label]["color"], alpha=0.18, linewidth=0
+                )
+        counts = sorted({len(seeds) for seeds in curves[env_id].values()})
+        seeds_text = "1 seed" if counts == [1] else f"{'-'.join(map(str, counts))} seeds"
+        axis.set_title(f"{env_id}  ({seeds_text})", fontsize=10)
+        axis.xaxis.set_major_formatter(step_text)
+        axis.set_xlim(left=0)
+        axis.grid(True, color="#e6e6e6", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    for axis in axes.flat[len(env_ids) :]:
+        axis.set_visible(False)
+    figure.supxlabel(f"environment steps{caption(args.source, window)}", fontsize=9)
+    figure.supylabel("return", fontsize=9)
+    ordered = [label for label in labels if label in handles]
+    figure.legend(
+        [handles[label] for label in ordered],
+        ordered,
+        loc="outside upper center",
+        ncols=min(len(ordered), 4 if max(map(len, ordered)) < 20 else 2),
+        frameon=False,
+        fontsize=9,
+    )
+    return figure
+
+
+def caption(source: str, window: int) -> str:
+    if source == "evaluations":
+        return "  (deterministic policy; mean ± std over seeds)"
+    smoothing = f"; average over {step_text(window)} steps" if window > 1 else ""
+    return f"  (training return; mean ± std over seeds{smoothing})"
+
+
+def main(args: Args) -> None:
+    try:
+        output = Path(args.output)
+        if output.suffix not in (".png", ".svg", ".pdf"):
+            raise UserError(f"--output {output} has no known ending; use .png, .svg or .pdf")
+        if not output.parent.is_dir():
+            raise UserError(f"--output {output}: its folder does not exist; make it first")
+        if args.window is not None and args.window < 1:
+            raise UserError(f"--window {args.window} is too small; give 1 step or more")
+        folders = [Path(folder) for folder in args.runs] or [Path("runs"), ROOT / "results" / "policies"]
+        for folder in folders if args.runs else []:
+            if not folder.is_dir():
+                raise UserError(f"{folder} is not a folder; give folders that have runs in them")
+        runs = find_folders(folders)
+        wanted = [
+            run
+            for run in runs
+            if (not args.env_ids or run.env_id in args.env_ids)
+            and (not args.algorithms or run.label.partition(" (")[0] in args.algorithms)
+            and not (args.paper_settings_only and "(" in run.label)
+        ]
+        if not wanted:
+            what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
+            raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
+        curves, notes = load_curves(wanted, args.source)
+        if not curves:
+            raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
+        longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
+        window = args.window or max(int(longest) // 50, 1)
+        draw(curves, args, window).savefig(output, dpi=160)
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+        print(f"{output}: {len(curves)} panel(s)")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Args, description=__doc__))
