@@ -1,0 +1,784 @@
+"""Read a trained SMoSE policy: figures, equations and a live report, from one command.
+
+    python interpret.py runs/Reacher-v4__smose_sac__0__1763251200
+    python interpret.py runs/Reacher-v4__smose_sac__0__1763251200/actor_best.safetensors --output-dir best
+    python interpret.py RUN --rank effect --threshold 0.5    # rank and cut the terms by effect size, not by weight
+    python interpret.py RUN --names my_names.json            # {"obs": ["angle", ...], "action": ["torque", ...]}
+    python interpret.py RUN --video                          # rendered frames in the report and an mp4
+
+Written beside the actor: report.html (one file, works offline), report.json (every number in it), weights.svg and
+weights.png (the weights figure), equations.txt, equations.md and equations.tex, and episode.mp4 with --video.
+"""
+
+import base64
+import html
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_UP, Decimal
+from pathlib import Path
+from typing import Any, Literal, Optional
+
+import gymnasium as gym
+import numpy as np
+import tyro
+from safetensors import SafetensorError, safe_open
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+TENSORS = ("router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias", "action_scale", "action_bias")
+RECORDED_EPISODES = 2  # episodes that can be replayed state by state in the page
+RECORDED_NUMBERS = 250_000  # observations in the page, so that it stays a few megabytes
+LONGEST_EPISODE = 10_000  # an environment without a time limit must not run forever
+LATEX_GAP = r" \, "
+SATURATED = 0.95  # a tanh beyond this barely reacts to its input
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#6F6F6F")
+
+
+class UserError(Exception):
+    """A mistake of the user's that one line explains."""
+
+
+@dataclass
+class Args:
+    actor: tyro.conf.Positional[str]
+    """a run folder (its actor.safetensors is read) or a *.safetensors file of a SMoSE actor"""
+    names: Optional[str] = None
+    """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
+    threshold: float = 1.5
+    """terms of the equations below this are left out"""
+    rank: Literal["order", "weight", "effect"] = "order"
+    """order of the terms: as observed, by weight, or by effect size (the threshold then applies to effect sizes)"""
+    episodes: int = 5
+    """episodes of the deterministic policy that the report looks at"""
+    first_seed: int = 100_000
+    """seed of the first of these episodes; the next ones count up"""
+    video: bool = False
+    """render the first episode: frames beside its timeline, and episode.mp4"""
+    output_dir: Optional[str] = None
+    """where to write; beside the actor if not given"""
+
+
+@dataclass
+class Policy:
+    """The deployed numbers: float32 as saved, computed with in float64 so that the page and NumPy agree."""
+
+    router_weight: np.ndarray  # [M, n_s]
+    router_bias: np.ndarray  # [M]
+    mean_weight: np.ndarray  # [M, n_a, n_s]
+    mean_bias: np.ndarray  # [M, n_a]
+    action_scale: np.ndarray  # [n_a]
+    action_bias: np.ndarray  # [n_a]
+    top_k: int = 1
+    gate: str = "one-hot"
+
+    @property
+    def n_experts(self) -> int:
+        return len(self.router_weight)
+
+
+@dataclass
+class Episode:
+    seed: int
+    observations: np.ndarray  # [T, n_s] float32
+    rewards: np.ndarray  # [T]
+    experts: np.ndarray  # [T] index of the active expert
+    ended: str  # "terminated", "truncated" or "cut"
+    frames: dict[int, np.ndarray] = field(default_factory=dict)  # step -> rendered picture
+
+
+def find_actor(path: str) -> Path:
+    given = Path(path)
+    if given.is_dir():
+        actor = given / "actor.safetensors"
+        if not actor.is_file():
+            raise UserError(f"{given} has no actor.safetensors; give the folder of a SMoSE run or a *.safetensors file")
+        return actor
+    if not given.exists():
+        raise UserError(f"{given} does not exist; give the folder of a SMoSE run or a *.safetensors file")
+    return given
+
+
+def read_policy(path: Path) -> tuple[Policy, dict[str, str]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {key: file.get_tensor(key).astype(np.float64) for key in file.keys()}
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged or no safetensors file ({error}); copy or train it again") from error
+    kind = metadata.get("format")
+    if kind == "sac-actor":
+        raise UserError(f"{path} is a SAC baseline; interpret.py reads SMoSE actors, whose experts are linear")
+    if kind != "smose-actor":
+        raise UserError(f"{path} is not a SMoSE actor (format {kind!r}); give the actor.safetensors of a SMoSE run")
+    missing = [key for key in TENSORS if key not in tensors]
+    if missing:
+        raise UserError(f"{path} lacks {', '.join(missing)}; train it again")
+    shape = tensors["experts.mean.weight"].shape
+    if len(shape) != 3:
+        raise UserError(f"{path}: experts.mean.weight must be [experts, actions, observations], not {list(shape)}")
+    m, n_a, n_s = shape
+    shapes = [(m, n_s), (m,), shape, (m, n_a), (n_a,), (n_a,)]
+    for key, expected in zip(TENSORS, shapes, strict=True):
+        if tensors[key].shape != expected:
+            raise UserError(f"{path}: {key} is {list(tensors[key].shape)}, not {list(expected)}; train it again")
+        if not np.isfinite(tensors[key]).all():
+            raise UserError(f"{path}: {key} holds values that are not finite numbers; the training diverged")
+    try:
+        top_k, gate = int(metadata.get("top_k", "1")), metadata.get("gate", "one-hot")
+    except ValueError as error:
+        raise UserError(f"{path}: top_k is {metadata['top_k']!r}, not a number; train it again") from error
+    if not 1 <= top_k <= m or gate not in ("one-hot", "softmax") or not metadata.get("env_id"):
+        raise UserError(f"{path}: unusable metadata (top_k {top_k}, gate {gate!r}, env_id {metadata.get('env_id')!r})")
+    return Policy(*(tensors[key] for key in TENSORS), top_k=top_k, gate=gate), metadata
+
+
+def scores(policy: Policy, states: np.ndarray) -> np.ndarray:
+    """S_m = w_m s + b_m, the router's logits [T, M]"""
+    return states @ policy.router_weight.T + policy.router_bias
+
+
+def gate_weights(policy: Policy, z: np.ndarray) -> np.ndarray:
+    """How much each expert's output counts [T, M]: 1 for the winner of a top-1 one-hot gate, 0 for all others."""
+    p = np.exp(z - z.max(axis=-1, keepdims=True))
+    p /= p.sum(axis=-1, keepdims=True)
+    chosen = np.argsort(-z, axis=-1, kind="stable")[..., : policy.top_k]
+    weights = np.zeros_like(p)
+    np.put_along_axis(weights, chosen, np.take_along_axis(p, chosen, axis=-1), axis=-1)
+    return weights / weights.sum(axis=-1, keepdims=True) if policy.gate == "one-hot" else weights
+
+
+def commands(policy: Policy, states: np.ndarray) -> np.ndarray:
+    """The argument of the tanh [T, n_a]"""
+    means = np.einsum("mai,ti->tma", policy.mean_weight, states) + policy.mean_bias
+    return np.einsum("tm,tma->ta", gate_weights(policy, scores(policy, states)), means)
+
+
+def torques(policy: Policy, states: np.ndarray) -> np.ndarray:
+    return policy.action_scale * np.tanh(commands(policy, states)) + policy.action_bias
+
+
+def score_difference(policy: Policy, state: np.ndarray, i: int, j: int) -> tuple[np.ndarray, float]:
+    """S_i - S_j split by observation, and the bias' part; together they are the difference exactly."""
+    parts = (policy.router_weight[i] - policy.router_weight[j]) * state
+    return parts, float(policy.router_bias[i] - policy.router_bias[j])
+
+
+def smallest_change(policy: Policy, state: np.ndarray, i: int, j: int, unit: np.ndarray) -> tuple[np.ndarray, float]:
+    """The smallest change of the state, each observation measured in its unit, at which experts i and j tie.
+
+    The tie is a hyperplane, so this is a projection on it: closed form, no search.
+    """
+    parts, bias = score_difference(policy, state, i, j)
+    direction = (policy.router_weight[i] - policy.router_weight[j]) * unit
+    squared = direction @ direction
+    if squared == 0.0:  # equal rows: no change of the state moves this difference
+        return np.full_like(state, np.nan), np.inf
+    margin = parts.sum() + bias
+    return -margin / squared * direction * unit, float(abs(margin) / np.sqrt(squared))
+
+
+def nearest_switch(policy: Policy, states: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For each state the distance to the nearest switch, and the expert that takes over there (-1 if there is none).
+
+    Expert i acts in an intersection of half spaces, one for each other expert; the nearest of their borders is the
+    border of the whole, because a step that short crosses none of the others.
+    """
+    z = scores(policy, states)
+    winner = z.argmax(axis=1)
+    rows = policy.router_weight * unit
+    norms = np.linalg.norm(rows[:, None] - rows[None], axis=2)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        distances = (z.max(axis=1, keepdims=True) - z) / norms[winner]
+    distances[~np.isfinite(distances)] = np.inf
+    distances[np.arange(len(z)), winner] = np.inf
+    other = distances.argmin(axis=1)
+    nearest = distances[np.arange(len(z)), other]
+    return nearest, np.where(np.isfinite(nearest), other, -1)
+
+
+def make_env(env_id: str, policy: Policy, **kwargs: Any) -> gym.Env:
+    gym.logger.min_level = gym.logger.ERROR  # the paper's v4 environments are called out of date
+    try:
+        env = gym.make(env_id, **kwargs)
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"cannot make {env_id} ({reason}); install what it needs, the report rolls it out") from error
+    n_a, n_s = policy.mean_weight.shape[1:]
+    if env.observation_space.shape != (n_s,) or env.action_space.shape != (n_a,):
+        found = f"{env.observation_space.shape} and {env.action_space.shape}"
+        raise UserError(f"{env_id} observes and acts with shapes {found}, the actor with ({n_s},) and ({n_a},)")
+    return env
+
+
+def rollout(env: gym.Env, policy: Policy, seed: int, frame_every: int = 0) -> Episode:
+    observation, _ = env.reset(seed=seed)
+    observations, rewards, frames, ended = [], [], {}, "cut"
+    while len(rewards) < LONGEST_EPISODE:
+        state = np.asarray(observation, dtype=np.float32)
+        if frame_every and len(rewards) % frame_every == 0:
+            frames[len(rewards)] = env.render()
+        observations.append(state)
+        action = torques(policy, state[None].astype(np.float64))[0].astype(np.float32)
+        observation, reward, terminated, truncated, _ = env.step(action)
+        rewards.append(float(reward))
+        if terminated or truncated:
+            ended = "terminated" if terminated else "truncated"
+            break
+    states = np.array(observations)
+    winners = scores(policy, states.astype(np.float64)).argmax(axis=1)
+    return Episode(seed, states, np.array(rewards), winners, ended, frames)
+
+
+def name_entry(entry: Any, fallback: dict[str, str]) -> dict[str, str]:
+    if isinstance(entry, str):
+        entry = {"text": entry}
+    if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"].strip():
+        raise UserError(f'a name must be a string or an object with "text", not {json.dumps(entry)[:60]}')
+    text = entry["text"]
+    escaped = re.sub(r"([_%&#${}])", r"\\\1", re.sub(r"[\\^~]", "", text))
+    derived = {"latex": rf"\text{{{escaped}}}", "ascii": fallback["ascii"], "description": text, "unit": ""}
+    return {key: str(value) for key, value in {**derived, **entry}.items()}
+
+
+def plain_names(kind: str, n: int) -> list[dict[str, str]]:
+    word = {"obs": "observation", "action": "action"}[kind]
+    return [
+        {
+            "text": f"{kind}[{i}]",
+            "latex": rf"\mathrm{{{kind}}}[{i}]",
+            "ascii": f"{kind}_{i}",
+            "description": f"{word} {i}",
+            "unit": "",
+        }
+        for i in range(n)
+    ]
+
+
+def read_names(path: Optional[str], env_id: str, n_s: int, n_a: int) -> dict[str, list[dict[str, str]]]:
+    """The user's names, else the paper's symbols for its environments, else obs[i] and action[i]."""
+    sizes = {"obs": n_s, "action": n_a}
+    plain = {kind: plain_names(kind, n) for kind, n in sizes.items()}
+    if path is None:
+        known = json.loads((SCRIPTS / "names.json").read_text(encoding="utf-8"))
+        names = known.get(re.sub(r"-v\d+$", "", env_id), {})
+        return names if all(len(names.get(kind, [])) == n for kind, n in sizes.items()) else plain
+    try:
+        names = json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path} does not exist; --names wants a JSON file") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is not JSON ({error}); --names wants a JSON file") from error
+    for kind, n in sizes.items():
+        entries = names.get(kind) if isinstance(names, dict) else None
+        if not isinstance(entries, list) or len(entries) != n:
+            found = f"{len(entries)} names" if isinstance(entries, list) else "no list"
+            raise UserError(f'{path} has {found} under "{kind}"; {env_id} needs {n} there')
+    return {kind: [name_entry(e, p) for e, p in zip(names[kind], plain[kind], strict=True)] for kind in sizes}
+
+
+def terms_of(weights: np.ndarray, bias: float, spread: np.ndarray, threshold: float, rank: str) -> dict[str, Any]:
+    """One equation: the kept terms (obs None is the constant) in their order, and what was dropped."""
+    terms = [{"obs": i, "weight": float(w), "effect": float(w * spread[i])} for i, w in enumerate(weights)]
+    terms.append({"obs": None, "weight": float(bias), "effect": 0.0})  # a constant varies with nothing
+    measure = "effect" if rank == "effect" else "weight"
+    kept = [t for t in terms if abs(t[measure]) >= threshold and t["weight"] != 0.0]
+    dropped = [t for t in terms if t not in kept]
+    if rank != "order":
+        kept.sort(key=lambda t: -abs(t[measure]))
+    largest = max(dropped, key=lambda t: abs(t["effect"]), default=None)
+    return {"terms": kept, "dropped": len(dropped), "of": len(terms), "largest_dropped": largest}
+
+
+def expert_equations(policy: Policy, spread: np.ndarray, threshold: float, rank: str) -> list[dict[str, Any]]:
+    equations = []
+    for m in range(policy.n_experts):
+        score = terms_of(policy.router_weight[m], policy.router_bias[m], spread, threshold, rank)
+        rows = zip(policy.mean_weight[m], policy.mean_bias[m], strict=True)
+        equations.append(
+            {"expert": m + 1, "score": score, "torques": [terms_of(w, b, spread, threshold, rank) for w, b in rows]}
+        )
+    return equations
+
+
+def coefficient(weight: float) -> str:
+    """One decimal as in the paper, more where one would say nothing."""
+    size = abs(weight)
+    if 0 < size < 0.01:
+        return np.format_float_positional(size, precision=1, fractional=False, trim="-")
+    return str(Decimal(size).quantize(Decimal("0.1" if size >= 0.95 else "0.01"), ROUND_HALF_UP))
+
+
+def written(equation: dict[str, Any], symbols: list[str], space: str = " ") -> str:
+    if not equation["terms"]:
+        return "0"
+    text = ""
+    for term in equation["terms"]:
+        negative = term["weight"] < 0
+        text += (" - " if negative else " + ") if text else ("-" if negative else "")
+        text += coefficient(term["weight"]) + ("" if term["obs"] is None else space + symbols[term["obs"]])
+    return text
+
+
+def effects_written(equation: dict[str, Any], symbols: list[str], mark: str = "") -> str:
+    varying = [t for t in equation["terms"] if t["obs"] is not None]
+    return ", ".join(
+        f"{mark}{symbols[t['obs']]}{mark} {'-' if t['effect'] < 0 else ''}{coefficient(t['effect'])}" for t in varying
+    )
+
+
+def vector(values: np.ndarray) -> str:
+    return f"{values[0]:g}" if np.ptp(values) == 0 else "(" + ", ".join(f"{v:g}" for v in values) + ")"
+
+
+def how_it_acts(policy: Policy, threshold: float, rank: str) -> list[str]:
+    mix = "The expert with the largest score S_m acts."
+    if policy.top_k > 1 or policy.gate == "softmax":
+        share = "its softmax probability" + (", renormalised over these" if policy.gate == "one-hot" else "")
+        mix = f"The {policy.top_k} expert(s) with the largest scores S_m act, each weighted by {share}."
+    squash = f"action = scale * tanh(tau) + bias with scale {vector(policy.action_scale)}"
+    measure = "effect size" if rank == "effect" else "weight"
+    return [
+        mix,
+        f"Each tau below is the argument of a tanh: {squash} and bias {vector(policy.action_bias)}.",
+        f"Terms whose {measure} is below {threshold:g} in magnitude are left out and counted.",
+        "Effect size: weight times the spread (standard deviation) of the observation over the visited states.",
+    ]
+
+
+def equation_files(
+    title: str, policy: Policy, equations: list[dict], names: dict, share: np.ndarray, notes: list[str]
+) -> dict[str, str]:
+    text = [title, "", *notes]
+    markdown = [f"# {title}", "", *(note + "  " for note in notes)]
+    tex = ["% \\input this file; it needs amsmath.", f"% {title}", *(f"% {note}" for note in notes)]
+    tex += ["\\noindent Each $\\tau$ is the argument of a $\\tanh$: $a = c \\tanh(\\tau) + d$ with scale"]
+    tex += [f"$c = {vector(policy.action_scale)}$ and bias $d = {vector(policy.action_bias)}$.", ""]
+    plain, latex = ([name[form] for name in names["obs"]] for form in ("text", "latex"))
+    for entry in equations:
+        m = entry["expert"]
+        used = f"{100 * share[m - 1]:.1f} % of steps" if share[m - 1] > 0 else "never active"
+        lines = [(f"S_{m}", f"S_{{{m}}}", entry["score"])]
+        lines += [(a["text"], a["latex"], t) for a, t in zip(names["action"], entry["torques"], strict=True)]
+        text += ["", f"Expert {m} ({used})"]
+        markdown += ["", f"## Expert {m} ({used})", "", "| | equation | dropped | effect sizes |", "|---|---|---|---|"]
+        for symbol, math, equation in lines:
+            effects = effects_written(equation, plain) or "none"
+            dropped = f"{equation['dropped']} of {equation['of']} terms dropped"
+            text += [f"  {symbol} ≈ {written(equation, plain)}", f"      [{dropped}; effect sizes: {effects}]"]
+            right = written(equation, latex, LATEX_GAP)
+            table_effects = effects_written(equation, latex, "$").replace("|", "\\|") or "none"
+            count = f"{equation['dropped']} of {equation['of']}"
+            markdown += [f"| ${math}$ | ${math} \\approx {right}$ | {count} | {table_effects} |"]
+        tex += [f"\\paragraph{{Expert {m} ($S_{{{m}}} \\approx {written(entry['score'], latex, LATEX_GAP)}$)}}"]
+        tex += [f"% {used}", "\\begin{equation*}", "    \\begin{cases}"]
+        for _, math, equation in lines[1:]:
+            tex += [f"        {math} \\approx {written(equation, latex, LATEX_GAP)} \\\\"]
+        tex += ["    \\end{cases}", "\\end{equation*}"]
+        counts = ", ".join(f"${math}$: {eq['dropped']} of {eq['of']}" for _, math, eq in lines)
+        tex += [f"{{\\footnotesize Terms left out: {counts}. Effect sizes:"]
+        tex += [f"  ${math}$: {effects_written(eq, latex, '$') or 'none'};" for _, math, eq in lines]
+        tex += ["}", ""]
+    return {"equations.txt": "\n".join(text) + "\n", "equations.md": "\n".join(markdown) + "\n"} | {
+        "equations.tex": "\n".join(tex)
+    }
+
+
+def dwell_times(experts: np.ndarray) -> list[tuple[int, int]]:
+    """Stretches of one active expert: (expert, steps)"""
+    edges = np.flatnonzero(np.diff(experts)) + 1
+    return [(int(part[0]), len(part)) for part in np.split(experts, edges)]
+
+
+def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
+    active = np.concatenate([e.experts for e in episodes])
+    share = np.bincount(active, minlength=n_experts) / len(active)
+    transitions = np.zeros((n_experts, n_experts), dtype=int)
+    stretches: list[list[int]] = [[] for _ in range(n_experts)]
+    for episode in episodes:
+        np.add.at(transitions, (episode.experts[:-1], episode.experts[1:]), 1)
+        for expert, steps in dwell_times(episode.experts):
+            stretches[expert].append(steps)
+    switches = int(transitions.sum() - np.trace(transitions))
+    dwell = [
+        {"visits": len(s), "mean": float(np.mean(s)), "median": float(np.median(s)), "longest": max(s)} if s else None
+        for s in stretches
+    ]
+    return {
+        "steps": len(active),
+        "share": share.tolist(),
+        "dead": [m + 1 for m in range(n_experts) if share[m] == 0],
+        "transitions": transitions.tolist(),
+        "switches": switches,
+        "switches_per_100_steps": 100 * switches / max(1, int(transitions.sum())),
+        "dwell": dwell,
+    }
+
+
+def at_work(policy: Policy, m: int, states: np.ndarray, spread: np.ndarray) -> dict[str, Any]:
+    """What expert m does where it acts: its torques there, and which observation makes each of them vary.
+
+    The command u = sum_i w_i s_i + b is linear, so var(u) = sum_i w_i cov(s_i, u): the shares add up to 1 exactly.
+    """
+    centred = states - states.mean(axis=0)
+    command = states @ policy.mean_weight[m].T + policy.mean_bias[m]
+    covariance = centred.T @ (command - command.mean(axis=0)) / len(states)  # [n_s, n_a]
+    variance = command.var(axis=0)
+    parts = policy.mean_weight[m] * covariance.T
+    share = np.divide(parts, variance[:, None], out=np.zeros_like(parts), where=variance[:, None] > 1e-12)
+    squashed = np.tanh(command)
+    unit = np.where(spread > 0, spread, 1.0)
+    typical = int(np.argmin((((states - states.mean(axis=0)) / unit) ** 2).sum(axis=1)))
+    output = policy.action_scale * squashed + policy.action_bias
+    return {
+        "state": states[typical],
+        "mean_state": states.mean(axis=0),
+        "command_mean": command.mean(axis=0),
+        "command_spread": command.std(axis=0),
+        "torque_mean": output.mean(axis=0),
+        "torque_low": np.quantile(output, 0.1, axis=0),
+        "torque_high": np.quantile(output, 0.9, axis=0),
+        "saturated": (np.abs(squashed) > SATURATED).mean(axis=0),
+        "share_of_variation": share,
+    }
+
+
+def answers_at(policy: Policy, state: np.ndarray, spread: np.ndarray) -> dict[str, Any]:
+    """The exact answers for one state: why this expert and not each other one, and how far the switch is."""
+    z = scores(policy, state[None])[0]
+    i = int(z.argmax())
+    pairs = []
+    for j in range(policy.n_experts):
+        if j == i:
+            continue
+        parts, bias = score_difference(policy, state, i, j)
+        raw_change, raw = smallest_change(policy, state, i, j, np.ones_like(state))
+        scaled_change, scaled = smallest_change(policy, state, i, j, spread)
+        pair = {"other": j + 1, "difference": parts.sum() + bias, "by_observation": parts, "by_bias": bias}
+        pair |= {"distance": raw, "change": raw_change, "distance_in_spreads": scaled, "change_in_spreads": scaled_change}
+        pairs.append(pair)
+    nearest = min(pairs, key=lambda p: p["distance"], default=None)
+    nearest_scaled = min(pairs, key=lambda p: p["distance_in_spreads"], default=None)
+    return {
+        "state": state,
+        "scores": z,
+        "expert": i + 1,
+        "torques": torques(policy, state[None])[0],
+        "nearest": nearest and nearest["other"],
+        "nearest_in_spreads": nearest_scaled and nearest_scaled["other"],
+        "against": pairs,
+    }
+
+
+def read_trees(folder: Path) -> Optional[dict[str, Any]]:
+    """What distill_trees.py left beside the actor, if it ran."""
+    path = folder / "trees" / "trees.json"
+    if not path.is_file():
+        return None
+    try:
+        trees = json.loads(path.read_text(encoding="utf-8"))
+        fidelity = folder / "trees" / "fidelity.json"
+        trees["fidelity"] = json.loads(fidelity.read_text(encoding="utf-8")) if fidelity.is_file() else None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path.parent} holds damaged JSON ({error}); run distill_trees.py again") from error
+    if trees.get("format") != "smose-trees":
+        raise UserError(f"{path} is not what distill_trees.py writes; run it again or move the file away")
+    return trees
+
+
+def returns_of(folder: Path, metadata: dict[str, str], episodes: list[Episode]) -> dict[str, Any]:
+    """The run's own evaluation when it is of this very actor, else the episodes rolled out now."""
+    path = folder / "evaluation.json"
+    if path.is_file():
+        try:
+            saved = json.loads(path.read_text(encoding="utf-8"))
+            if str(saved["steps"]) == metadata.get("steps") and saved["env_id"] == metadata["env_id"]:
+                values = [float(v) for v in saved["returns"]]
+                return {"source": "evaluation.json", "mean": saved["mean"], "spread": saved["std"], "returns": values}
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path} is damaged ({error!r}); evaluate the run again or move the file away") from error
+    values = [float(e.rewards.sum()) for e in episodes]
+    return {"source": "rollouts", "mean": float(np.mean(values)), "spread": float(np.std(values)), "returns": values}
+
+
+def training_command(args: dict[str, Any]) -> str:
+    parts = ["python smose_sac.py"]
+    for key, value in args.items():
+        flag = key.replace("_", "-")
+        if value is None or key in ("resume", "track", "capture_video") or key.startswith("wandb"):
+            continue
+        if isinstance(value, bool):
+            parts.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            parts.append(f"--{flag} " + (" ".join(map(str, value)) if isinstance(value, list) else str(value)))
+    return " ".join(parts)
+
+
+def json_metadata(metadata: dict[str, str], key: str) -> dict[str, Any]:
+    try:
+        value = json.loads(metadata.get(key, "{}"))
+    except json.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def plain(value: Any) -> Any:
+    """JSON's own types; float32 in their shortest exact spelling, other floats to nine digits, infinities as null."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and value.dtype == np.float32:
+        return np.array(value.astype(str).astype(object)).astype(float).tolist()
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [plain(item) for item in value]
+    if isinstance(value, (float, np.floating)):
+        return float(f"{value:.9g}") if np.isfinite(value) else None
+    return int(value) if isinstance(value, np.integer) else value
+
+
+def build_report(
+    args: Args, actor: Path, policy: Policy, metadata: dict[str, str], names: dict, episodes: list[Episode], dt: float
+) -> dict[str, Any]:
+    m, n_a, n_s = policy.mean_weight.shape
+    states = np.concatenate([e.observations for e in episodes]).astype(np.float64)
+    active = np.concatenate([e.experts for e in episodes])
+    spread = states.std(axis=0)
+    usage = usage_of(episodes, m)
+    training_args = json_metadata(metadata, "args")
+    shown_steps = max(50, RECORDED_NUMBERS // (RECORDED_EPISODES * n_s))
+    recorded = []
+    for number, episode in enumerate(episodes):
+        entry = {"seed": episode.seed, "return": episode.rewards.sum(), "length": len(episode.rewards)}
+        entry |= {"ended": episode.ended, "experts": [int(x) + 1 for x in episode.experts]}
+        if number < RECORDED_EPISODES:
+            observations = episode.observations[:shown_steps]
+            distance, other = nearest_switch(policy, observations.astype(np.float64), spread)
+            entry |= {"observations": observations, "rewards": episode.rewards[:shown_steps]}
+            entry |= {"switch_distance_in_spreads": distance, "switch_to": [int(x) + 1 for x in other]}
+        recorded.append(entry)
+    works, answers = [], []
+    for expert in range(m):
+        mine = states[active == expert]
+        works.append(at_work(policy, expert, mine, spread) if len(mine) else None)
+        answers.append(answers_at(policy, works[-1]["state"], spread) if len(mine) else None)
+    centred = policy.router_weight - policy.router_weight.mean(axis=0)
+    single = {f"{name}_{fn}": getattr(states, fn)(axis=0) for name, fn in (("obs", "mean"), ("obs", "min"), ("obs", "max"))}
+    return {
+        "format": "smose-report",
+        "env_id": metadata["env_id"],
+        "names": names,
+        "seconds_per_step": dt,
+        "actor": {
+            "file": actor.name,
+            "seed": metadata.get("seed"),
+            "steps": metadata.get("steps"),
+            "args": training_args,
+            "versions": json_metadata(metadata, "versions"),
+            "n_active": m * (n_s + 1) + policy.top_k * 2 * n_a * (n_s + 1),
+            "n_total": m * (n_s + 1) + m * 2 * n_a * (n_s + 1),
+        },
+        "reproduce": {"train": training_command(training_args), "report": report_command(args)},
+        "returns": returns_of(actor.parent, metadata, episodes),
+        "policy": {
+            "n_experts": m,
+            "top_k": policy.top_k,
+            "gate": policy.gate,
+            "router_weight": policy.router_weight.astype(np.float32),
+            "router_bias": policy.router_bias.astype(np.float32),
+            "mean_weight": policy.mean_weight.astype(np.float32),
+            "mean_bias": policy.mean_bias.astype(np.float32),
+            "action_scale": policy.action_scale.astype(np.float32),
+            "action_bias": policy.action_bias.astype(np.float32),
+        },
+        "states": {"count": len(states), "obs_spread": spread, **single},
+        "effects": {
+            "router": policy.router_weight * spread,
+            "router_against_average": centred * spread,
+            "mean": policy.mean_weight * spread,
+        },
+        "threshold": args.threshold,
+        "rank": args.rank,
+        "how_it_acts": how_it_acts(policy, args.threshold, args.rank),
+        "equations": expert_equations(policy, spread, args.threshold, args.rank),
+        "usage": usage,
+        "at_work": works,
+        "answers": answers,
+        "episodes": recorded,
+        "trees": read_trees(actor.parent),
+    }
+
+
+def report_command(args: Args) -> str:
+    parts = [f"python interpret.py {args.actor} --threshold {args.threshold:g} --rank {args.rank}"]
+    parts += [f"--episodes {args.episodes} --first-seed {args.first_seed}"]
+    parts += [f"--names {args.names}"] if args.names else []
+    return " ".join(parts)
+
+
+def figure_label(name: dict[str, str]) -> str:
+    from matplotlib.mathtext import MathTextParser
+
+    try:
+        MathTextParser("path").parse(f"${name['latex']}$")
+        return f"${name['latex']}$"
+    except (ValueError, RuntimeError):  # a user's LaTeX beyond matplotlib's subset
+        return name["text"].replace("$", r"\$")
+
+
+def weights_figure(policy: Policy, names: dict, share: np.ndarray, title: str) -> dict[str, bytes]:
+    """The paper's figure: one panel for each expert, its row of the router first, then its mean weights."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.hashsalt"] = "smose"  # the same policy gives the same file
+    from matplotlib.figure import Figure
+
+    m, n_a, n_s = policy.mean_weight.shape
+    columns = min(m, max(1, 32 // (n_a + 2)))
+    rows = -(-m // columns)
+    size = (1.0 + columns * (0.27 * (n_a + 1) + 0.25), 0.7 + rows * (0.22 * n_s + 0.75))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = np.atleast_1d(figure.subplots(rows, columns, sharey=True, squeeze=False)).ravel()
+    tables = np.concatenate([policy.router_weight[:, None], policy.mean_weight], axis=1)  # [M, 1 + n_a, n_s]
+    limit = max(float(np.quantile(np.abs(tables), 0.99)), 1e-9)
+    for k, axis in enumerate(axes):
+        if k >= m:
+            axis.set_visible(False)
+            continue
+        image = axis.imshow(tables[k].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        axis.set_title(f"Expert {k + 1}\n{100 * share[k]:.0f} %" if share[k] else f"Expert {k + 1}\nunused", fontsize=8)
+        labels = [f"$S_{{{k + 1}}}$", *map(figure_label, names["action"])]
+        axis.set_xticks(range(n_a + 1), labels, fontsize=7, rotation=90 if n_a > 3 else 0)
+        axis.set_yticks(range(n_s), map(figure_label, names["obs"]), fontsize=7)
+        axis.tick_params(length=0)
+        axis.axvline(0.5, color="white", linewidth=2)
+    figure.suptitle(f"{title}: weights of the router and of each expert's mean", fontsize=9)
+    figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend="both").ax.tick_params(labelsize=7)
+    files = {}
+    for kind, extra in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format=kind, **extra)
+        files[f"weights.{kind}"] = buffer.getvalue()
+    return files
+
+
+def cannot_render(env_id: str) -> Optional[str]:
+    """Why this machine cannot draw, tried in a process of its own: a missing GL breaks the import of mujoco for good."""
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    attempt = "import sys, gymnasium; e = gymnasium.make(sys.argv[1], render_mode='rgb_array'); e.reset(); e.render()"
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", attempt, env_id], capture_output=True, text=True)
+    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
+
+
+def hex_colour(expert: int) -> tuple[int, int, int]:
+    red, green, blue = (int(COLOURS[expert % len(COLOURS)][k : k + 2], 16) for k in (1, 3, 5))
+    keep = 1.0 - 0.25 * (expert // len(COLOURS))  # later rounds of the palette are darker, and all are numbered
+    return int(red * keep), int(green * keep), int(blue * keep)
+
+
+def labelled(frame: np.ndarray, expert: int, step: int) -> np.ndarray:
+    """A frame with a band that says which expert acts."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    height, width = frame.shape[0] // 16 * 16, frame.shape[1] // 16 * 16  # what video codecs take
+    picture = Image.fromarray(frame[:height, :width])
+    draw = ImageDraw.Draw(picture)
+    band = height // 12
+    colour = hex_colour(expert)
+    draw.rectangle((0, 0, width, band), fill=colour)
+    ink = "black" if 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 110 else "white"
+    text = f"Expert {expert + 1}   step {step}"
+    draw.text((band // 3, band // 5), text, fill=ink, font=ImageFont.load_default(size=band * 0.6))
+    return np.asarray(picture)
+
+
+def write_video(path: Path, episode: Episode, frames_per_second: float) -> None:
+    import imageio_ffmpeg
+
+    pictures = [labelled(frame, int(episode.experts[step]), step) for step, frame in episode.frames.items()]
+    height, width = pictures[0].shape[:2]
+    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=frames_per_second, quality=7)
+    writer.send(None)
+    for picture in pictures:
+        writer.send(np.ascontiguousarray(picture))
+    writer.close()
+
+
+def embedded_frames(episode: Episode, most: int = 360, size: int = 300) -> list[dict[str, Any]]:
+    from PIL import Image
+
+    steps = list(episode.frames)[:: max(1, -(-len(episode.frames) // most))]
+    frames = []
+    for step in steps:
+        picture, buffer = Image.fromarray(episode.frames[step]), io.BytesIO()
+        picture.thumbnail((size, size))
+        picture.save(buffer, format="JPEG", quality=62, optimize=True)
+        frames.append({"step": step, "jpeg": base64.b64encode(buffer.getvalue()).decode()})
+    return frames
+
+
+def fill_page(report: dict[str, Any], frames: list[dict[str, Any]]) -> str:
+    template = (SCRIPTS / "report_template.html").read_text(encoding="utf-8")
+    data = json.dumps({**report, "frames": frames}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    title = f"{report['env_id']} · SMoSE policy report"
+    return template.replace("{{TITLE}}", html.escape(title)).replace("{{REPORT}}", data.replace("<", "\\u003c"))
+
+
+def write_all(folder: Path, files: dict[str, bytes]) -> None:
+    """Each file appears whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        part = folder / f".{name}.part"
+        try:
+            part.write_bytes(content)
+            os.replace(part, folder / name)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+def interpret(args: Args) -> Path:
+    if args.threshold < 0 or not np.isfinite(args.threshold):
+        raise UserError(f"--threshold {args.threshold:g} is no size; give 0 or more")
+    if args.episodes < 1 or args.first_seed < 0:
+        raise UserError("--episodes must be at least 1 and --first-seed 0 or more")
+    actor = find_actor(args.actor)
+    policy, metadata = read_policy(actor)
+    env_id = metadata["env_id"]
+    names = read_names(args.names, env_id, policy.mean_weight.shape[2], policy.mean_weight.shape[1])
+    obstacle = cannot_render(env_id) if args.video else None
+    if obstacle:
+        print(f"no video: {env_id} cannot be rendered here ({obstacle}); set MUJOCO_GL to egl or osmesa", file=sys.stderr)
+    filming = args.video and not obstacle
+    env = make_env(env_id, policy, **({"render_mode": "rgb_array"} if filming else {}))
+    dt = float(getattr(env.unwrapped, "dt", 0.0))
+    every = max(1, round(1 / (30 * dt))) if dt else 1  # at most about 30 pictures a second
+    seeds = range(args.first_seed, args.first_seed + args.episodes)
+    episodes = [rollout(env, policy, seed, every if filming and seed == seeds[0] else 0) for seed in seeds]
+    env.close()
+    report = plain(build_report(args, actor, policy, metadata, names, episodes, dt))
+    share = np.array(report["usage"]["share"])
+    title = f"{env_id}, {policy.n_experts} experts, seed {metadata.get('seed')}, {metadata.get('steps')} steps"
+    files = equation_files(title, policy, report["equations"], names, share, report["how_it_acts"])
+    frames = embedded_frames(episodes[0]) if filming else []
+    files |= {"report.json": json.dumps(report, ensure_ascii=False, allow_nan=False)}
+    files |= {"report.html": fill_page(report, frames)}
+    contents = {name: text.encode() for name, text in files.items()} | weights_figure(policy, names, share, env_id)
+    folder = Path(args.output_dir) if args.output_dir else actor.parent
+    write_all(folder, contents)
+    if filming:
+        write_video(folder / "episode.mp4", episodes[0], 1 / (dt * every) if dt else 30)
+    return folder / "report.html"
+
+
+def main() -> None:
+    try:
+        print(f"wrote {interpret(tyro.cli(Args))}")
+    except (UserError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
