@@ -7,7 +7,8 @@
 
 A PATH is a run folder (its actor.safetensors is taken) or an actor file, SMoSE or SAC. Episode i starts from
 env.reset(seed=100000+i), as in training's own evaluation, so that every row is over the same episodes. The policy is
-the deployed one: no noise in the router, the mean action, float32, without PyTorch.
+the deployed one: no noise in the router, the mean action, float32, without PyTorch. With --router trees the expert that
+the trees choose acts alone.
 
 The robustness card repeats the episodes under one change at a time, and gives the paired difference to the unchanged
 ('nominal') episodes with its standard error:
@@ -117,6 +118,12 @@ def load_actor(path: str | Path) -> Actor:
         raise UserError(f"{file} is not a safetensors file ({error}); give a saved actor") from None
     if metadata.get("format") not in ("smose-actor", "sac-actor"):
         raise UserError(f"{file} is not an actor (its format is {metadata.get('format')}); give actor.safetensors")
+    needed = ["router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias"]
+    if metadata["format"] == "sac-actor":
+        needed = ["hidden.0.weight", "hidden.0.bias", "mean.weight", "mean.bias"]
+    lacking = {*needed, "action_scale", "action_bias"} - set(weights) | {"env_id", "seed", "steps"} - set(metadata)
+    if lacking:
+        raise UserError(f"{file} lacks {', '.join(sorted(lacking))}; give an actor that a training has saved")
     if not all(np.isfinite(tensor).all() for tensor in weights.values()):
         raise UserError(f"{file} has weights that are not finite (the training diverged); give another actor")
     return Actor(file, metadata["format"], metadata, weights)
@@ -127,8 +134,6 @@ def load_trees(actor: Actor) -> dict:
     file = actor.path.parent / "trees" / "trees.json"
     if actor.format != "smose-actor":
         raise UserError(f"{actor.path} is a SAC actor and has no router; leave --router trees out")
-    if actor.top_k != 1 or actor.gate != "one-hot":
-        raise UserError(f"{actor.path} mixes experts (top-k {actor.top_k}, gate {actor.gate}); trees choose only one")
     if not file.is_file():
         raise UserError(f"{file} not found; run python distill_trees.py {actor.path.parent} first")
     try:
@@ -222,8 +227,8 @@ def make_env(env_id: str, condition: Condition) -> gym.Env:
     """The environment, with its MuJoCo model changed if the condition asks for it."""
     try:
         env = gym.make(env_id)
-    except (gym.error.Error, ModuleNotFoundError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # a user's own environment may fail in any way
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"cannot make the environment {env_id} ({reason}); is its package installed?") from None
     if condition.kind in ("mass", "friction"):
         import mujoco
