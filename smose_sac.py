@@ -29,11 +29,14 @@ import shutil
 import signal
 import sys
 import time
-from dataclasses import asdict, dataclass, fields
+from collections import deque
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Literal, Optional
 
 import gymnasium as gym
+import imageio
 import mujoco
 import numpy as np
 import torch
@@ -45,51 +48,35 @@ from tqdm import tqdm
 
 EVAL_SEED = 100_000  # episode i of every evaluation starts from env.reset(seed=EVAL_SEED + i)
 FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
+
+
+VERSIONS = {"python": platform.python_version()} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
 
 
 class UserError(Exception):
     """Something the user can put right: shown as one line, exit code 2."""
 
 
-def parse_count(text: str) -> int:
-    value = float(text)
-    if not value.is_integer():
-        raise ValueError(f"{text!r} is not a whole number")
-    return int(value)
-
-
-# a whole number that may be written 1e6 or 1_000_000
-Count = Annotated[
-    int,
-    tyro.constructors.PrimitiveConstructorSpec(
-        nargs=1,
-        metavar="INT",
-        instance_from_str=lambda words: parse_count(words[0]),
-        is_instance=lambda value: isinstance(value, int),
-        str_from_instance=lambda value: [str(value)],
-    ),
-]
-
-
 @dataclass
 class Args:
     env_id: str = "Hopper-v4"
     """any Gymnasium environment with a flat Box observation and a bounded Box action"""
-    seed: Count = 0
+    seed: int = 0
     """seed of the experiment"""
-    total_timesteps: Count = 1_000_000
+    total_timesteps: int = 1_000_000
     """total steps in the environment, warm-up included"""
     exp_name: str = "smose_sac"
     """the name of this experiment, part of the run folder's name"""
     resume: Optional[str] = None
     """run folder to continue from its last checkpoint (all other settings are taken from there)"""
-    eval_every: Count = 25_000
+    eval_every: int = 25_000
     """steps between two evaluations of the deterministic policy"""
-    eval_episodes: Count = 10
+    eval_episodes: int = 10
     """episodes of such an evaluation"""
-    final_eval_episodes: Count = 100
+    final_eval_episodes: int = 100
     """episodes of the evaluation at the end"""
-    checkpoint_every: Count = 50_000
+    checkpoint_every: int = 50_000
     """steps between two checkpoints for --resume"""
     keep_replay: bool = True
     """leave the replay file in the run folder at the end (distill_trees.py reads it)"""
@@ -103,27 +90,27 @@ class Args:
     """the entity (team) of the wandb project"""
     cuda: bool = True
     """use CUDA where it is available"""
-    num_threads: Count = 1
+    num_threads: int = 1
     """threads of PyTorch; 1 is best for sweeps"""
 
     # Algorithm specific arguments
-    n_experts: Count = 8
+    n_experts: int = 8
     """number of experts M"""
-    top_k: Count = 1
+    top_k: int = 1
     """experts that act together in a state; the paper's policy has 1"""
     gate: Literal["one-hot", "softmax"] = "one-hot"
     """one-hot: the chosen expert counts fully (Eq. 2); softmax: it is scaled by its probability, as in V-MoE"""
     balance_coef: float = 0.1
     """weight lambda of the load-balancing losses"""
-    buffer_size: Count = 1_000_000
+    buffer_size: int = 1_000_000
     """transitions that the replay buffer samples from"""
     gamma: float = 0.99
     """discount factor"""
     tau: float = 0.005
     """target smoothing coefficient"""
-    batch_size: Count = 256
+    batch_size: int = 256
     """batch size sampled from the replay buffer"""
-    learning_starts: Count = 10_000
+    learning_starts: int = 10_000
     """uniformly random steps before learning starts"""
     policy_lr: float = 3e-4
     """learning rate of the actor"""
@@ -131,9 +118,9 @@ class Args:
     """learning rate of the critics"""
     alpha_lr: float = 1e-3
     """learning rate of the entropy coefficient"""
-    policy_frequency: Count = 2
+    policy_frequency: int = 2
     """steps between two turns of the actor, which makes up for them by as many updates"""
-    target_network_frequency: Count = 1
+    target_network_frequency: int = 1
     """steps between two updates of the target networks"""
     alpha: float = 0.2
     """entropy coefficient, if it isn't tuned"""
@@ -147,27 +134,22 @@ class Args:
 
 def check_args(args: Args) -> None:
     """Refuse numbers that can't be meant, before anything is written."""
-    bounds = {
-        "seed": (0, 2**32 - 1), "total_timesteps": (1, 10**12), "eval_every": (1, 10**12), "eval_episodes": (1, 10**6),
-        "final_eval_episodes": (1, 10**6), "checkpoint_every": (1, 10**9), "num_threads": (1, 1024),
-        "n_experts": (1, 4096), "top_k": (1, 4096), "balance_coef": (0, 1e6), "buffer_size": (1, 10**10),
-        "gamma": (0, 1), "tau": (0, 1), "batch_size": (1, 10**6), "learning_starts": (0, 10**12), "policy_lr": (0, 1),
-        "q_lr": (0, 1), "alpha_lr": (0, 1), "policy_frequency": (1, 10**6), "target_network_frequency": (1, 10**6),
-        "alpha": (0, 1e6), "log_std_min": (-50, 50), "log_std_max": (-50, 50),
-    }  # fmt: skip
-    for name, (low, high) in bounds.items():
-        value = getattr(args, name, low)
-        if not low <= value <= high:
-            raise UserError(f"{flag(name)} {value} is out of range; give a number from {low:,} to {high:,}")
-    if args.learning_starts >= args.total_timesteps:
-        raise UserError(
-            f"--learning-starts {args.learning_starts} is not below --total-timesteps {args.total_timesteps}: "
-            "nothing would be learnt; lower the one or raise the other"
-        )
-    if args.log_std_min >= args.log_std_max:
-        raise UserError(f"--log-std-min {args.log_std_min} must be below --log-std-max {args.log_std_max}")
-    if args.top_k > args.n_experts:
-        raise UserError(f"--top-k {args.top_k} is above --n-experts {args.n_experts}; choose at most all experts")
+    many, unit = (1, 10**12), (0, 1)
+    ranges = {"seed": (0, 2**32 - 1), "total_timesteps": many, "eval_every": many, "eval_episodes": (1, 10**6)}
+    ranges |= {"final_eval_episodes": (1, 10**6), "checkpoint_every": (1, 10**9), "num_threads": (1, 1024)}
+    ranges |= {
+        "n_experts": (1, 4096),
+        "top_k": (1, args.n_experts),
+        "balance_coef": (0, 1e6),
+        "gamma": unit,
+        "tau": unit,
+    }
+    ranges |= {"buffer_size": (1, 10**10), "batch_size": (1, 10**6), "learning_starts": (0, args.total_timesteps - 1)}
+    ranges |= {"policy_lr": unit, "q_lr": unit, "alpha_lr": unit, "policy_frequency": (1, 10**6), "alpha": (1e-9, 1e6)}
+    ranges |= {"target_network_frequency": (1, 10**6), "log_std_min": (-50, args.log_std_max), "log_std_max": (-50, 50)}
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(args, name) <= high:
+            raise UserError(f"{flag(name)} {getattr(args, name)} is out of range; give a number from {low} to {high}")
 
 
 def flag(name: str) -> str:
@@ -178,19 +160,17 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
     try:
-        env = gym.make(env_id, render_mode=render_mode)
+        env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
     except Exception as error:
         near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
         reason = f"{error}".strip().splitlines() or [type(error).__name__]
         raise UserError(f"cannot make environment {env_id!r}: {reason[0].rstrip('.')}{hint}") from error
-    seen, acts = env.observation_space, env.action_space
-    if not isinstance(seen, gym.spaces.Box) or len(seen.shape) != 1:
-        raise UserError(f"{env_id} observes {seen}; SMoSE needs a flat vector (a Box of one dimension)")
-    if not isinstance(acts, gym.spaces.Box) or len(acts.shape) != 1:
-        raise UserError(f"{env_id} takes actions {acts}; SMoSE needs continuous ones (a Box of one dimension)")
-    if not (np.isfinite(acts.low).all() and np.isfinite(acts.high).all()):
-        raise UserError(f"{env_id} has unbounded actions {acts}; wrap it in gymnasium.wrappers.RescaleAction or bound it")
+    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise UserError(f"{env_id} has {what} {space}; this needs a flat vector of numbers (a one-dimensional Box)")
+    if not env.action_space.is_bounded():
+        raise UserError(f"{env_id} has unbounded actions {env.action_space}; give its Box finite limits")
     return env
 
 
@@ -207,12 +187,13 @@ class Replay:
         shape = (self.n_rows, self.columns["episode"][1])
         if not path.exists():
             np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-        self.table = np.load(path, mmap_mode="r+")
-        if self.table.shape != shape:
-            raise UserError(f"{path} is not this run's replay: it has shape {self.table.shape}, not {shape}")
+        self.file = np.load(path, mmap_mode="r+")
+        if self.file.shape != shape:
+            raise UserError(f"{path} is not this run's replay: it has shape {self.file.shape}, not {shape}")
         with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
             used = min(self.n_rows, args.total_timesteps) * shape[1] * 4
-            os.posix_fallocate(file.fileno(), self.table.offset, used)
+            os.posix_fallocate(file.fileno(), self.file.offset, used)
+        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
         self.rows = torch.from_numpy(self.table)
         self.batch = torch.empty(args.batch_size, shape[1])
         # what the networks read: columns are transitions, row 0 is ones
@@ -222,9 +203,7 @@ class Replay:
         self.count = 0
 
     def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
-        row, (_, end) = self.table[self.count % self.n_rows], self.columns["next_obs"]
-        row[:end] = np.concatenate((obs, action, next_obs))
-        row[end:] = reward, terminated, episode
+        self.table[self.count % self.n_rows] = np.concatenate((obs, action, next_obs, (reward, terminated, episode)))
         self.count += 1
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -258,6 +237,21 @@ def init_uniform_(weights: list[torch.Tensor]) -> None:
         weight.uniform_(-1, 1).mul_((weight.shape[-1] - 1) ** -0.5)
 
 
+class Adam:
+    """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
+
+    def __init__(self, flat: torch.Tensor, lr: float):
+        self.flat, self.lr = flat, lr
+        self.m, self.v, self.t = torch.zeros_like(flat), torch.zeros_like(flat), torch.zeros((), device=flat.device)
+
+    def step(self) -> None:
+        self.t += 1
+        torch._fused_adam_(
+            [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t],
+            lr=self.lr, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
+        )  # fmt: skip
+
+
 class TwinCritic:
     """CleanRL's Q_1 and Q_2 (two hidden layers of 256, ReLU) side by side, and their target networks."""
 
@@ -278,27 +272,36 @@ class TwinCritic:
         torch.bmm(w2, self.h1, out=self.h2[:, 1:]).relu_()
         return torch.bmm(w3, self.h2).squeeze(1)
 
-    def backward(self, g_q: torch.Tensor) -> None:
-        """From dL/dq to dL/d(pre-activations): g2 = W3' g_q where h2 > 0, g1 = W2' g2 where h1 > 0."""
-        _, w2, w3 = self.weights
-        torch.mul(w3[:, :, 1:].mT, g_q.unsqueeze(1), out=self.g2)
+    def step(self, x: torch.Tensor, y: torch.Tensor, optimizer: Adam) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step down sum_i mean((Q_i(x) - y)^2); returns both critics' values and losses before it.
+
+        g2 = W3' g_q where h2 > 0,  g1 = W2' g2 where h1 > 0;  dL/dW3 = g_q h2',  dL/dW2 = g2 h1',  dL/dW1 = g1 x'.
+        """
+        q = self.forward(x, self.weights)
+        error = q - y
+        g_q = (error * (2 / y.shape[0])).unsqueeze(1)
+        (_, w2, w3), (d1, d2, d3) = self.weights, self.grads
+        torch.mul(w3[:, :, 1:].mT, g_q, out=self.g2)
         torch.ops.aten.threshold_backward.grad_input(self.g2, self.h2[:, 1:], 0, grad_input=self.g2)
         torch.bmm(w2[:, :, 1:].mT, self.g2, out=self.g1)
         torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1[:, 1:], 0, grad_input=self.g1)
+        torch.bmm(g_q, self.h2.mT, out=d3)
+        torch.bmm(self.g2, self.h1.mT, out=d2)
+        torch.bmm(self.g1, x.expand(2, -1, -1).mT, out=d1)
+        optimizer.step()
+        return q, error.square().mean(1)
 
-
-def critic_step(critic: TwinCritic, optimizer, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """One step down sum_i mean((Q_i(x) - y)^2); returns both critics' values and losses before the step."""
-    q = critic.forward(x, critic.weights)
-    error = q - y
-    g_q = error * (2 / y.shape[0])
-    critic.backward(g_q)
-    d1, d2, d3 = critic.grads
-    torch.bmm(critic.g1, x.expand(2, -1, -1).mT, out=d1)
-    torch.bmm(critic.g2, critic.h1.mT, out=d2)
-    torch.bmm(g_q.unsqueeze(1), critic.h2.mT, out=d3)
-    optimizer.step()
-    return q, error.square().mean(1)
+    def action_gradient(self, q: torch.Tensor, n_a: int) -> torch.Tensor:
+        """d min_i Q_i / da [n_a, batch] after forward: each state goes back through its smaller critic only."""
+        w1, w2, w3 = self.weights
+        gradient = torch.empty(n_a, q.shape[1], device=q.device)
+        lower = q[0] < q[1]
+        for i, states in enumerate((lower.nonzero()[:, 0], lower.logical_not().nonzero()[:, 0])):
+            h1, h2 = self.h1[i, 1:].index_select(1, states), self.h2[i, 1:].index_select(1, states)
+            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(h2), h2, 0)
+            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, h1, 0)
+            gradient.index_copy_(1, states, w1[i, :, -n_a:].T @ g1)
+        return gradient
 
 
 def squash(h, noise, actor) -> tuple[torch.Tensor, torch.Tensor, tuple]:
@@ -324,6 +327,16 @@ def squash_backward(g_action: torch.Tensor, g_log_pi: float, cache: tuple, actor
     return torch.cat((g_x, g_raw))
 
 
+def act(actor, obs: np.ndarray, noise: Optional[np.ndarray] = None) -> tuple[np.ndarray, int]:
+    """The action in one state, random with noise ~ N(0, 1) and the mean without, and the expert that chose it."""
+    actor.column[1:] = obs
+    h, expert = actor.heads(actor.column)
+    x = h[: actor.n_a]
+    if noise is not None:
+        x = x + noise * np.exp(actor.log_std_min + actor.half_range * (np.tanh(h[actor.n_a :]) + 1))
+    return actor.np_scale * np.tanh(x) + actor.np_bias, expert
+
+
 class Actor:
     """M affine experts and an affine router (Eq. 1-2); an expert's heads are its mean and its raw log-std."""
 
@@ -334,9 +347,12 @@ class Actor:
         shape = (self.n_experts * (1 + 2 * n_a), 1 + n_s)
         self.flat, (self.weight,) = flat_weights([shape], device)  # the router's M rows, then 2 n_a rows per expert
         self.flat.grad, (self.grad,) = flat_weights([shape], device)
+        self.g_out = torch.zeros(shape[0], args.batch_size, device=device)
         init_uniform_([self.weight])
         low, high = (torch.tensor(bound, device=device).unsqueeze(1) for bound in (action_space.low, action_space.high))
         self.scale, self.bias = ((high - low) / 2).to(self.flat), ((high + low) / 2).to(self.flat)
+        self.np_scale, self.np_bias = self.scale[:, 0].cpu().numpy(), self.bias[:, 0].cpu().numpy()
+        self.column = torch.ones(1 + n_s).numpy()
 
     def forward(self, s: torch.Tensor, noise: Optional[torch.Tensor] = None) -> tuple[torch.Tensor, torch.Tensor]:
         """Both heads of the gated experts [2 n_a, batch], and the expert with the highest score."""
@@ -351,14 +367,25 @@ class Actor:
         self.cache = s, logits, p, top[-1], chosen, w, picked
         return (w.unsqueeze(1) * picked).sum(0), chosen[0]  # Eq. 1
 
-    def backward(self, g_h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def heads(self, s: np.ndarray) -> tuple[np.ndarray, int]:
+        """The same for one state s = [1; obs] in NumPy, which is quicker there."""
+        out = self.weight.cpu().numpy() @ s
+        logits, heads = out[: self.n_experts], out[self.n_experts :].reshape(self.n_experts, -1)
+        if self.top_k == 1 and self.one_hot:
+            return heads[logits.argmax()], int(logits.argmax())
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k]
+        p = np.exp(logits - logits.max())
+        w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
+        return w @ heads[chosen], int(chosen[0])
+
+    def backward(self, g_h: torch.Tensor) -> dict[str, torch.Tensor]:
         """Gradient of loss + lambda (f_imp + f_load) from dL/dh; returns f_imp and f_load.
 
         Straight through the gate: dh/dw_m = head_m for the chosen, and dw/dp = 1 whether or not w is normalised.
         """
         s, logits, p, tau, chosen, w, picked = self.cache
-        f_imp, f_load, g_imp, g_gap = load_balance_losses(logits, p, tau)
-        g_out = torch.zeros(self.weight.shape[0], s.shape[1], device=s.device)
+        f, g_imp, g_gap = load_balance_losses(logits, p, tau)
+        g_out = self.g_out.zero_()
         g_logits, g_heads = g_out[: self.n_experts], g_out[self.n_experts :].view(self.n_experts, 2 * self.n_a, -1)
         g_heads.scatter_(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1), w.unsqueeze(1) * g_h)
         g_p = (self.balance_coef * g_imp).unsqueeze(1).expand_as(p)
@@ -367,7 +394,7 @@ class Actor:
         g_logits.add_(g_gap, alpha=self.balance_coef)  # Load_m depends on logit_m and, through tau,
         g_logits.scatter_add_(0, chosen[-1:], -self.balance_coef * g_gap.sum(0, keepdim=True))  # on the k-th largest
         torch.mm(g_out, s.T, out=self.grad)
-        return f_imp, f_load
+        return {"importance": f[0], "load": f[1]}
 
     def router_noise(self, batch_size: int) -> torch.Tensor:
         """epsilon ~ N(0, 1/M^2) for every state and expert, in the actor's update only."""
@@ -393,24 +420,20 @@ class Actor:
 
 
 def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """f_imp (Eq. 3), f_load (Eq. 4), df_imp/dp per expert and df_load/dlogits [M, batch] at fixed tau.
+    """[f_imp, f_load] (Eq. 3 and 4), df_imp/dp per expert, and df_load/dlogits [M, batch] at fixed tau.
 
-    Imp_m = sum_s p_m,  Load_m = sum_s Phi(M (logit_m - tau)),  Phi'(z) = exp(-z^2/2) / sqrt(2 pi).
+    Imp_m = sum_s p_m,  Load_m = sum_s Phi(M (logit_m - tau)),  Phi'(z) = exp(-z^2/2) / sqrt(2 pi);
+    f(v) = 1/2 (std/mean)^2,  df/dv_m = ((v_m - mean)/mean - 2 f) / (M mean);  std over the M experts, as in V-MoE.
     """
     m = logits.shape[0]
     gap = m * (logits - tau)
-    f_imp, g_imp = half_squared_variation(p.sum(1))
-    f_load, g_load = half_squared_variation(torch.special.ndtr(gap).sum(1))
+    v = torch.stack((p.sum(1), torch.special.ndtr(gap).sum(1)))
+    mean = v.mean(1, keepdim=True)
+    deviation = v / mean - 1
+    f = 0.5 * deviation.square().mean(1, keepdim=True)
+    g_imp, g_load = (deviation - 2 * f) / (m * mean)
     g_gap = (gap * gap).mul_(-0.5).exp_() * (g_load * (m / math.sqrt(2 * math.pi))).unsqueeze(1)
-    return f_imp, f_load, g_imp, g_gap
-
-
-def half_squared_variation(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """f = 1/2 (std/mean)^2 and df/dv_m = ((v_m - mean)/mean^2 - var/mean^3) / M; std over the M experts, as V-MoE's."""
-    mean = v.mean()
-    centred = v - mean
-    f = 0.5 * (centred / mean).square().mean()
-    return f, (centred / mean - 2 * f) / (mean * v.shape[0])
+    return f[:, 0], g_imp, g_gap
 
 
 def affine_tensors(layers: dict[str, torch.Tensor], actor) -> dict[str, torch.Tensor]:
@@ -425,20 +448,18 @@ def affine_tensors(layers: dict[str, torch.Tensor], actor) -> dict[str, torch.Te
 class Learner:
     """Actor, critics, their optimizers and the entropy coefficient: SAC's update."""
 
-    def __init__(self, args: Args, n_s: int, n_a: int, action_space: gym.spaces.Box, device: torch.device):
+    def __init__(self, args: Args, env: gym.Env, device: torch.device):
+        (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
         self.args, self.n_s, self.n_a = args, n_s, n_a
-        self.actor = Actor(n_s, n_a, args, action_space, device)
+        self.actor = Actor(n_s, n_a, args, env.action_space, device)
         self.critic = TwinCritic(n_s + n_a, args.batch_size, device)
-        self.actor_optimizer = torch.optim.Adam([self.actor.flat], lr=args.policy_lr, fused=True)
-        self.q_optimizer = torch.optim.Adam([self.critic.flat], lr=args.q_lr, fused=True)
-        self.log_alpha, self.alpha_adam = 0.0, (0.0, 0.0, 0)  # plain floats: a tensor of one number costs far more
-        self.alpha = 1.0 if args.autotune else args.alpha
+        self.actor_optimizer = Adam(self.actor.flat, args.policy_lr)
+        self.q_optimizer = Adam(self.critic.flat, args.q_lr)
+        self.set_alpha(0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0))
 
-    def explore(self, s: torch.Tensor) -> tuple[np.ndarray, int]:
-        """A random action for the one state in s, and the expert that chose it."""
-        h, expert = self.actor.forward(s)
-        action, _, _ = squash(h, torch.randn(self.n_a, 1, device=s.device), self.actor)
-        return action[:, 0].cpu().numpy(), int(expert)
+    def set_alpha(self, log_alpha: float, adam: tuple[float, float, int]) -> None:
+        """Plain floats: a tensor of one number costs far more."""
+        self.log_alpha, self.alpha, self.alpha_adam = log_alpha, math.exp(log_alpha), adam
 
     def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
         """y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps."""
@@ -448,7 +469,7 @@ class Learner:
         replay.next_x[1 + self.n_s :], log_pi, _ = squash(h, noise, self.actor)
         next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
         y = reward + self.args.gamma * (1 - terminated) * (next_q - self.alpha * log_pi)
-        return critic_step(self.critic, self.q_optimizer, replay.x, y)
+        return self.critic.step(replay.x, y, self.q_optimizer)
 
     def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, tuple]:
         """One step down mean(alpha log pi - min_i Q_i) + lambda (f_imp + f_load), and alpha's towards its entropy."""
@@ -457,9 +478,7 @@ class Learner:
         noise = torch.randn(self.n_a, batch_size, device=h.device)
         replay.x[1 + self.n_s :], log_pi, cache = squash(h, noise, self.actor)
         q = self.critic.forward(replay.x, self.critic.weights)
-        lower = q[0] < q[1]
-        self.critic.backward(torch.stack((lower, ~lower)) * (-1 / batch_size))  # only the smaller Q counts
-        g_action = torch.bmm(self.critic.weights[0][:, :, 1 + self.n_s :].mT, self.critic.g1).sum(0)
+        g_action = self.critic.action_gradient(q, self.n_a) * (-1 / batch_size)
         balance = self.actor.backward(squash_backward(g_action, self.alpha / batch_size, cache, self.actor))
         self.actor_optimizer.step()
         mean_log_pi = log_pi.mean().item()
@@ -467,8 +486,8 @@ class Learner:
             gradient = -self.alpha * (mean_log_pi - self.n_a)
             m, v, t = self.alpha_adam
             m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
-            self.log_alpha -= self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
-            self.alpha, self.alpha_adam = math.exp(self.log_alpha), (m, v, t)
+            step = self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            self.set_alpha(self.log_alpha - step, (m, v, t))
         return mean_log_pi, q, balance
 
     def update_targets(self) -> None:
@@ -477,118 +496,99 @@ class Learner:
     def state(self) -> dict[str, torch.Tensor]:
         """Every tensor that an update reads, by reference."""
         tensors = {"critic": self.critic.flat, "target": self.critic.target_flat, "actor": self.actor.flat}
-        for name, optimizer in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
-            for key, value in optimizer.state[tensors[name]].items():
-                tensors[f"{name}.{key}"] = value
+        for name, adam in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
+            tensors |= {f"{name}.m": adam.m, f"{name}.v": adam.v, f"{name}.t": adam.t}
         return tensors
-
-    def load_state(self, tensors: dict[str, torch.Tensor]) -> None:
-        for name, optimizer in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
-            keys = [key for key in tensors if key.startswith(f"{name}.")]
-            optimizer.state[self.state()[name]] = {key.split(".")[1]: tensors[key].clone() for key in keys}
-        for name, tensor in self.state().items():
-            tensor.copy_(tensors[name])
 
 
 class Rollout:
     """The environment in use, and what it takes to bring it back to this very step."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.simulator = env, 0, None
-        self.env.reset(seed=seed)
-        if isinstance(getattr(env.unwrapped, "model", None), mujoco.MjModel):
-            # the solver's warm start is part of the state: positions and velocities alone do not bring it back
-            self.simulator = (env.unwrapped.model, env.unwrapped.data)
-            size = mujoco.mj_stateSize(env.unwrapped.model, mujoco.mjtState.mjSTATE_INTEGRATION)
-            self.before = np.zeros(size)
-        self.action = np.zeros(env.action_space.shape, np.float32)
+        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, np.float32)
+        env.reset(seed=seed)
+        model = getattr(env.unwrapped, "model", None)
+        self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
+        self.before = np.zeros(mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0)
         self.reset()
 
     def reset(self) -> None:
         self.rng_at_reset = self.rng()
-        self.obs = self.env.reset()[0].astype(np.float32)
+        self.obs = np.asarray(self.env.reset()[0], np.float32)
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
-
-    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        if self.simulator:
-            mujoco.mj_getState(*self.simulator, self.before, mujoco.mjtState.mjSTATE_INTEGRATION)
-        self.action = action
-        obs, reward, terminated, truncated, _ = self.env.step(action.astype(self.env.action_space.dtype))
-        self.episode_return += float(reward)
-        self.episode_length += 1
-        return np.asarray(obs, np.float32), float(reward), bool(terminated), bool(truncated)
 
     def rng(self) -> dict:
         return self.env.unwrapped.np_random.bit_generator.state
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
-        tensors = {"env.obs": torch.from_numpy(self.obs), "env.action": torch.from_numpy(self.action)}
+    def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
         if self.simulator:
-            tensors["env.before"] = torch.from_numpy(self.before)
+            mujoco.mj_getState(*self.simulator, self.before, INTEGRATION)
+        self.action = action.astype(self.env.action_space.dtype)
+        obs, reward, terminated, truncated, _ = self.env.step(self.action)
+        self.obs = np.asarray(obs, np.float32)
+        self.episode_return, self.episode_length = self.episode_return + float(reward), self.episode_length + 1
+        return float(reward), bool(terminated), bool(truncated)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
+        arrays = {"env.obs": self.obs, "env.action": self.action, "env.before": self.before}
         names = ("episode", "episode_return", "episode_length", "rng_at_reset")
-        return tensors, {"rng": self.rng(), **{name: getattr(self, name) for name in names}}
+        values = {name: getattr(self, name) for name in names} | {"rng": self.rng()}
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, values
 
     def restore(self, tensors: dict[str, torch.Tensor], values: dict) -> bool:
-        """Back to a saved step: reset as then, and take the last step again, which also brings back what a step
-        leaves behind (Reacher's reward reads old body positions). False, in a new episode, where that can't be done.
+        """Back to a saved step, or False and a new episode where the environment can't be brought back.
+
+        The episode is reset as it was then, and its last step taken again from the state before it: that also brings
+        back what a step leaves behind (Reacher-v4's reward reads old body positions).
         """
-        self.episode, generator = values["episode"], self.env.unwrapped.np_random.bit_generator
-        if self.simulator:
-            generator.state = self.rng_at_reset = values["rng_at_reset"]
-            obs = self.env.reset()[0]
-            if values["episode_length"]:
-                self.before, self.action = tensors["env.before"].numpy(), tensors["env.action"].numpy()
-                mujoco.mj_setState(*self.simulator, self.before, mujoco.mjtState.mjSTATE_INTEGRATION)
-                obs = self.env.step(self.action.astype(self.env.action_space.dtype))[0]
-                self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
-            generator.state = values["rng"]
-            self.obs = obs.astype(np.float32)
-            self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
-            if np.array_equal(self.obs, tensors["env.obs"].numpy()):
-                return True
-        generator.state = values["rng"]
+        generator = self.env.unwrapped.np_random.bit_generator
+        generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
         self.reset()
-        return False
+        self.episode = values["episode"]
+        if not self.simulator:
+            return False
+        if values["episode_length"]:
+            mujoco.mj_setState(*self.simulator, tensors["env.before"].numpy(), INTEGRATION)
+            self.step(tensors["env.action"].numpy())
+            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
+        generator.state = values["rng"]
+        self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
+        return np.array_equal(self.obs, tensors["env.obs"].numpy())
 
 
 def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optional[Path] = None) -> Optional[dict]:
-    """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came in between."""
+    """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
     env = make_env(args.env_id, "rgb_array" if video else None)
-    s = torch.ones(1 + actor.n_s, 1, device=actor.flat.device)
     returns, lengths, usage, switches, frames = [], [], np.zeros(actor.n_experts), 0, []
     for episode in range(episodes):
         obs, _ = env.reset(seed=EVAL_SEED + episode)
-        total, length, last, done = 0.0, 0, None, False
+        rewards, experts, done = [], [], False
         while not done:
             if video and episode == 0:
                 try:
                     frames.append(env.render())
-                except Exception as error:  # no GL: everything but the video goes on
-                    print(f"no video: cannot render ({error}); try MUJOCO_GL=egl or MUJOCO_GL=osmesa", file=sys.stderr)
-                    video, args.capture_video = None, False
-            s[1:, 0] = torch.from_numpy(obs.astype(np.float32))
-            h, expert = actor.forward(s)
-            action = torch.addcmul(actor.bias, actor.scale, h[: actor.n_a].tanh())[:, 0].cpu().numpy()
+                except Exception as error:
+                    print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
+                    args.capture_video, video, frames = False, None, []
+            action, expert = act(actor, obs)
             obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            total, length, done = total + float(reward), length + 1, terminated or truncated
-            if actor.n_experts:
-                usage[int(expert)] += 1
-                switches += last not in (None, int(expert))
-                last = int(expert)
-        returns.append(total)
-        lengths.append(length)
+            rewards.append(float(reward))
+            experts.append(expert)
+            done = terminated or truncated
+        returns.append(sum(rewards))
+        lengths.append(len(rewards))
+        if actor.n_experts:
+            usage += np.bincount(experts, minlength=actor.n_experts)
+            switches += sum(a != b for a, b in pairwise(experts))
         if stop:
             return None
-    if frames and video:
-        import imageio
-
+    if frames:
         video.parent.mkdir(exist_ok=True)
         imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
     env.close()
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
-    if actor.n_experts:
-        result |= {"expert_usage": (usage / usage.sum()).tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
-    return result
+    shares = {"expert_usage": (usage / sum(lengths)).tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
+    return result | (shares if actor.n_experts else {})
 
 
 @contextlib.contextmanager
@@ -599,6 +599,7 @@ def whole(path: Path):
         yield part
         with open(part, "r+b") as file:
             os.fsync(file.fileno())
+        os.chmod(part, 0o644)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
@@ -609,58 +610,102 @@ def write_json(path: Path, content: dict) -> None:
         part.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def versions() -> dict[str, str]:
-    packages = {module.__name__: module.__version__ for module in (torch, gym, mujoco, np)}
-    return {"python": platform.python_version(), **packages}
-
-
 def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
     about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "args": json.dumps(asdict(args))}
     with whole(path) as part:
-        save_file(actor.tensors(), part, {**actor.metadata(args), **about, "versions": json.dumps(versions())})
+        save_file(actor.tensors(), part, actor.metadata(args) | about | {"versions": json.dumps(VERSIONS)})
 
 
-def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, values: dict) -> None:
+def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
     """All that --resume needs besides the replay file, in one safetensors file."""
     tensors, env_values = rollout.state()
     tensors |= learner.state() | {"rng": torch.get_rng_state()}
     if learner.actor.flat.is_cuda:
         tensors["cuda_rng"] = torch.cuda.get_rng_state()
-    if not all(tensors[name].isfinite().all() for name in ("actor", "critic")):
-        raise UserError(f"weights are not finite at step {values['global_step']}; the last checkpoint is kept in {run}")
-    values = {**values, "log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
-    replay.table.flush()
+    if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
+        raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
+    values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
+    replay.file.flush()
     with whole(run / "checkpoint.safetensors") as part:
-        save_file(tensors, part, {"global_step": str(values["global_step"]), "state": json.dumps(values)})
+        save_file(tensors, part, {"global_step": str(progress["global_step"]), "state": json.dumps(values)})
 
 
 def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
-    """Put everything back as it was; returns the loop's own values."""
+    """Put everything back as it was; returns the loop's own progress."""
     try:
         with safe_open(run / "checkpoint.safetensors", "pt") as file:
-            tensors, values = {name: file.get_tensor(name) for name in file.keys()}, json.loads(file.metadata()["state"])
-        learner.load_state(tensors)
+            tensors, values = (
+                {name: file.get_tensor(name) for name in file.keys()},
+                json.loads(file.metadata()["state"]),
+            )
+        for name, tensor in learner.state().items():
+            tensor.copy_(tensors[name])
+        learner.set_alpha(values["log_alpha"], tuple(values["alpha_adam"]))
+        replay.count = values["global_step"]
+        if not rollout.restore(tensors, values["env"]):
+            print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
         torch.set_rng_state(tensors["rng"])
         if learner.actor.flat.is_cuda:
             torch.cuda.set_rng_state(tensors["cuda_rng"])
-        learner.log_alpha, learner.alpha_adam = values["log_alpha"], tuple(values["alpha_adam"])
-        learner.alpha = math.exp(learner.log_alpha) if learner.args.autotune else learner.args.alpha
-        replay.count = values["global_step"]
-        if not rollout.restore(tensors, values["env"]):
-            print("this environment's state cannot be restored: a new episode starts, and results may differ")
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{run}/checkpoint.safetensors is damaged ({error}); start a new run") from error
-    return values
+    return {name: values[name] for name in ("global_step", "best")}
 
 
-def open_run(args: Args) -> tuple[Path, bool]:
-    """The run folder, new or resumed, locked against a second trainer."""
-    name = re.sub(r"[/:]", "-", args.env_id)
-    run = Path(args.resume) if args.resume else Path("runs") / f"{name}__{args.exp_name}__{args.seed}__{int(time.time())}"
-    while not args.resume and run.exists():
+def open_run(args: Args, actor: Actor, device: torch.device):
+    """The run folder, new or resumed, its lock (one trainer at a time) and its replay."""
+    name = f"{re.sub('[/:]', '-', args.env_id)}__{args.exp_name}__{args.seed}"
+    run = Path(args.resume or f"runs/{name}__{int(time.time())}")
+    while not args.resume and run.exists():  # two runs of one name within a second
         time.sleep(0.1)
-        run = run.with_name(f"{run.name.rsplit('__', 1)[0]}__{int(time.time())}")
+        run = Path(f"runs/{name}__{int(time.time())}")
     run.mkdir(parents=True, exist_ok=True)
+    lock = open(run / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        n_active, n_total = actor.counts()
+        config = {"format": "smose-run", "env_id": args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
+        config |= {"n_active": n_active, "n_total": n_total, "args": asdict(args) | {"resume": None}}
+        config |= {"replay_columns": replay_columns(actor.n_s, actor.n_a), "versions": VERSIONS}
+        write_json(run / "config.json", config)
+        return run, lock, Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device)
+    except BlockingIOError:
+        raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
+    except BaseException:
+        if not args.resume:
+            shutil.rmtree(run)
+        raise
+
+
+def log_losses(writer: SummaryWriter, learner: Learner, q, q_losses, log_pi: float, q_pi, balance, step: int) -> None:
+    """CleanRL's tags, from the last updates."""
+    alpha = learner.alpha
+    scalars = {"alpha": alpha, "alpha_loss": -alpha * (log_pi - learner.n_a), "qf_loss": q_losses.mean()}
+    scalars |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "qf1_loss": q_losses[0], "qf2_loss": q_losses[1]}
+    scalars |= {"actor_loss": alpha * log_pi - q_pi.amin(0).mean(), **balance}
+    for name, value in scalars.items():
+        writer.add_scalar(f"losses/{name}", float(value), step)
+
+
+def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict, stop: list) -> None:
+    """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
+    step, path = progress["global_step"], run / "evaluations.csv"
+    result = evaluate(args, actor, args.eval_episodes, stop, run / f"videos/{step}.mp4" if args.capture_video else None)
+    if result is None:
+        return
+    row = {"step": step, "return_mean": result["mean"], "return_std": result["std"]}
+    row |= {"length_mean": np.mean(result["lengths"]), "length_std": np.std(result["lengths"])}
+    row |= {f"usage_{m}": share for m, share in enumerate(result.get("expert_usage", []), 1)}
+    earlier = [r for r in csv.DictReader(path.open()) if int(r["step"]) < step] if path.exists() else []
+    with whole(path) as part, part.open("w", newline="") as file:
+        table = csv.DictWriter(file, list(row))
+        table.writeheader()
+        table.writerows([*earlier, row])
+    writer.add_scalar("eval/episodic_return", result["mean"], step)
+    save_actor(run / "actor.safetensors", actor, args, step)
+    if result["mean"] > progress["best"]:
+        progress["best"] = result["mean"]
+        save_actor(run / "actor_best.safetensors", actor, args, step)
 
 
 def train(args: Args) -> Path:
@@ -670,3 +715,149 @@ def train(args: Args) -> Path:
     torch.manual_seed(args.seed)
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     env = make_env(args.env_id)
+    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
+    actor, n_a = learner.actor, learner.n_a
+    run, lock, replay = open_run(args, actor, device)
+    progress, latest, experts = {"global_step": 0, "best": -math.inf}, math.nan, deque(maxlen=1000)
+    if (run / "checkpoint.safetensors").exists():
+        progress = load_checkpoint(run, learner, rollout, replay)
+    start, started = progress["global_step"], time.time()
+    print(f"{args.env_id}: {actor.n_s} observations, {n_a} actions; {actor.describe()}; {run}", flush=True)
+    if args.track:
+        import wandb
+
+        who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
+        wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
+    writer = SummaryWriter(str(run), purge_step=start or None)
+    stop: list[int] = []  # the signals that asked us to leave
+    handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+    bar = tqdm(
+        total=args.total_timesteps, initial=start, unit=" steps", file=sys.stdout, disable=not sys.stdout.isatty()
+    )
+
+    def not_finite(what: str) -> UserError:
+        return UserError(f"{what} at step {global_step}, episode {rollout.episode}; the last checkpoint stays in {run}")
+
+    try:
+        for global_step in range(start, args.total_timesteps):
+            obs = rollout.obs
+            if global_step < args.learning_starts:
+                action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
+            else:
+                action, expert = act(actor, obs, torch.randn(n_a).numpy())
+                experts.append(expert)
+            reward, terminated, truncated = rollout.step(action)
+            if not math.isfinite(reward + rollout.obs.sum()):
+                raise not_finite(f"{args.env_id} gave reward {reward} and observation {rollout.obs.tolist()}")
+            replay.add(obs, action, rollout.obs, reward, terminated, rollout.episode)
+            if terminated or truncated:
+                latest = rollout.episode_return
+                writer.add_scalar("charts/episodic_return", latest, global_step)
+                writer.add_scalar("charts/episodic_length", rollout.episode_length, global_step)
+                rollout.reset()
+
+            if global_step > args.learning_starts:
+                q, q_losses = learner.update_critics(replay)
+                if not math.isfinite(q_losses.sum().item()):
+                    raise not_finite(f"the critics' losses are {q_losses.tolist()}")
+                if global_step % args.policy_frequency == 0:
+                    for _ in range(args.policy_frequency):
+                        log_pi, q_pi, balance = learner.update_actor(replay)
+                        if not math.isfinite(log_pi):
+                            raise not_finite(f"the actor's mean log-probability is {log_pi}")
+                    if global_step % 100 == 0:
+                        log_losses(writer, learner, q, q_losses, log_pi, q_pi, balance, global_step)
+                if global_step % args.target_network_frequency == 0:
+                    learner.update_targets()
+
+            progress["global_step"] = step = global_step + 1
+            if step % args.eval_every == 0 or step == args.total_timesteps:
+                record_evaluation(args, run, actor, writer, progress, stop)
+            if step % args.checkpoint_every == 0 or step == args.total_timesteps or stop:
+                save_checkpoint(run, learner, rollout, replay, progress)
+            if step % 1000 == 0:
+                shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
+                show_progress(bar, writer, step, (step - start) / (time.time() - started), latest, shares)
+            if stop:
+                break
+        result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
+    finally:
+        bar.close()
+        writer.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if stop:
+        print(f"stopped at step {progress['global_step']}; go on with: python {sys.argv[0]} --resume {run}", flush=True)
+        sys.exit(128 + stop[0])
+    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps}
+    about |= {"episodes": args.final_eval_episodes, "first_eval_seed": EVAL_SEED}
+    write_json(run / "evaluation.json", about | result)
+    if not args.keep_replay:
+        (run / "replay.npy").unlink()
+    print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
+    return run
+
+
+def show_progress(bar: tqdm, writer: SummaryWriter, step: int, rate: float, latest: float, shares: list[float]) -> None:
+    """TensorBoard's rate and experts, the bar on a terminal, and a plain line every 10,000 steps elsewhere."""
+    writer.add_scalar("charts/SPS", rate, step)
+    for m, share in enumerate(shares, 1):
+        writer.add_scalar(f"experts/usage_{m}", share, step)
+    active = f"{sum(share > 0 for share in shares)}/{len(shares)}"
+    bar.set_postfix({"return": f"{latest:.1f}", "experts": active}, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable and step % 10_000 == 0:
+        left = tqdm.format_interval((bar.total - step) / rate)
+        print(
+            f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  return {latest:.1f}  experts {active}",
+            flush=True,
+        )
+
+
+def parse_args(default: Optional[Args] = None) -> Args:
+    """The command line, where 1e6 is a whole number too; tyro's framed message becomes one line."""
+    words = [str(int(float(w))) if re.fullmatch(r"\d+(\.\d+)?e\d{1,2}", w) else w for w in sys.argv[1:]]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Args, args=words, default=default, description=__doc__)
+    except SystemExit as leaving:
+        if not leaving.code:
+            raise
+        message, _, _ = said.getvalue().partition("\n│ ──")
+        lines = [line.strip(" │╭╮─") for line in message.splitlines()]
+        raise UserError(f"{' '.join(lines[1:]).rstrip('.')}; see --help") from None
+
+
+def resumed_args(folder: str) -> Args:
+    """The settings of the run to resume; a flag given now must say the same, unless it may change."""
+    path = Path(folder) / "config.json"
+    try:
+        config = json.loads(path.read_text())
+        saved = Args(**config["args"] | {"resume": folder})
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} is not a run folder: there is no config.json in it") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{path} is damaged or of another trainer ({error}); give the folder of a run of mine"
+        ) from None
+    args = parse_args(default=saved)
+    for name, now in asdict(args).items():
+        if now != getattr(saved, name) and name not in FREE_ON_RESUME:
+            raise UserError(
+                f"{folder} was trained with {flag(name)} {getattr(saved, name)}, not {now}; leave {flag(name)} out"
+            )
+    return args
+
+
+def main() -> None:
+    try:
+        args = parse_args()
+        train(resumed_args(args.resume) if args.resume else args)
+    except (UserError, SafetensorError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
