@@ -123,26 +123,20 @@ def actor_path(path: Path) -> Path:
 
 
 def load_actor(path: Path) -> Actor:
-    shapes = {"router.weight": "Ms", "router.bias": "M", "experts.mean.weight": "Mas", "experts.mean.bias": "Ma"}
-    shapes |= {"action_scale": "a", "action_bias": "a"}
+    names = ["router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias", "action_scale", "action_bias"]
     try:
         with safe_open(path, framework="np") as file:
             meta = file.metadata() or {}
             if meta.get("format") != "smose-actor":
                 found = meta.get("format") or "no format"
                 raise UserError(f"{path} is not a SMoSE actor ({found} in its metadata); trees need a trained router")
-            tensors = {name: file.get_tensor(name).astype(np.float32) for name in shapes}
-        top_k, gate, sizes = int(meta["top_k"]), meta["gate"], {}
-        for name, axes in shapes.items():
-            shape = tensors[name].shape
-            fits = len(shape) == len(axes) and all(
-                sizes.setdefault(a, n) == n for a, n in zip(axes, shape, strict=True)
-            )
-            if not fits or not np.isfinite(tensors[name]).all():
-                raise UserError(f"{path} is damaged ({name} has wrong sizes or values); copy or train it again")
-        if not 1 <= top_k <= sizes["M"] or gate not in ("one-hot", "softmax"):
-            raise UserError(f"{path} is damaged (top_k {top_k}, gate {gate}); copy or train it again")
-        return Actor(meta["env_id"], int(meta["steps"]), top_k, gate, *tensors.values())
+            tensors = [file.get_tensor(name).astype(np.float32) for name in names]
+        (m, n_s), n_a = tensors[0].shape, tensors[4].size
+        sound = [t.shape for t in tensors] == [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)]
+        sound = sound and all(np.isfinite(t).all() for t in tensors) and 1 <= int(meta["top_k"]) <= m
+        if not sound or meta["gate"] not in ("one-hot", "softmax"):
+            raise ValueError("weights or metadata that cannot be")
+        return Actor(meta["env_id"], int(meta["steps"]), int(meta["top_k"]), meta["gate"], *tensors)
     except (SafetensorError, KeyError, ValueError) as error:
         raise UserError(f"{path} is damaged or not a safetensors actor ({error}); copy or train it again") from None
 
@@ -272,9 +266,7 @@ def fit_tree(states: np.ndarray, labels: np.ndarray, n_classes: int, depth: int,
     classifier = DecisionTreeClassifier(max_depth=depth, class_weight="balanced", random_state=seed)
     arrays = classifier.fit(states, labels).tree_
     probability = np.zeros((arrays.node_count, n_classes))
-    probability[:, classifier.classes_.astype(int)] = arrays.value[:, 0, :] / arrays.value[:, 0, :].sum(
-        axis=1, keepdims=True
-    )
+    probability[:, classifier.classes_.astype(int)] = arrays.value[:, 0]  # fractions of the weight
     return Tree(arrays, probability)
 
 
@@ -282,9 +274,8 @@ def fit_trees(data: Data, n_experts: int, depth: int, seed: int) -> tuple[list[T
     """One yes-or-no tree per expert, and one multi-class tree, from the states that are not held out."""
     states, labels = data.states[~data.held_out], data.labels[~data.held_out]
     bar = progress(range(n_experts), desc="fitting", unit="tree")
-    return [fit_tree(states, labels == m, 2, depth, seed) for m in bar], fit_tree(
-        states, labels, n_experts, depth, seed
-    )
+    experts = [fit_tree(states, labels == m, 2, depth, seed) for m in bar]
+    return experts, fit_tree(states, labels, n_experts, depth, seed)
 
 
 def step_down(tree: Tree, states: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -405,9 +396,7 @@ def observation_names(actor: Actor, user_file: Optional[Path]) -> list[list[str]
         if len(entries) != actor.obs_size:
             entries = [f"obs[{i}]" for i in range(actor.obs_size)]
         entries = [{"text": entry} if isinstance(entry, str) else entry for entry in entries]
-        symbols = [
-            f"${entry['latex']}$" if "latex" in entry else entry["text"].replace("$", r"\$") for entry in entries
-        ]
+        symbols = [f"${e['latex']}$" if "latex" in e else e["text"].replace("$", r"\$") for e in entries]
         for symbol in symbols:
             MathTextParser("path").parse(symbol)
         return [[entry["text"] for entry in entries], symbols]
@@ -514,9 +503,8 @@ def curve_figure(report: Report) -> Figure:
     together.legend(frameon=False, fontsize=9, loc="lower right")
     outside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
     alone.legend(*alone.get_legend_handles_labels(), frameon=False, fontsize=8, ncols=1 + n_experts // 17, **outside)
-    figure.suptitle(
-        f"{report['env_id']}: trees against the router, on held-out states", x=0.01, ha="left", weight="bold"
-    )
+    title = f"{report['env_id']}: trees against the router, on held-out states"
+    figure.suptitle(title, x=0.01, ha="left", weight="bold")
     return figure
 
 
@@ -624,7 +612,7 @@ def print_report(report: Report) -> None:
         print(f"\nclosed loop, {loop['episodes']} episodes on the same seeds (from {loop['first_seed']})")
         print(f"  linear router {loop['router']['mean']:10.2f} ± {loop['router']['std']:.2f} over episodes")
         print(f"  trees         {loop['trees']['mean']:10.2f} ± {loop['trees']['std']:.2f} over episodes")
-        print(f"  difference    {difference_text(loop)} paired, 95% bootstrap interval")
+        print(f"  difference    {difference_text(loop)}, paired, with its 95% bootstrap interval")
         print(f"  where they lead, the trees choose the router's expert {loop['agreement']:.1%} of the time")
     if report["dagger"]:
         print("\nDAgger\nround   states  fidelity  (first data)  where they lead     return  difference (95% interval)")
@@ -638,7 +626,7 @@ def print_report(report: Report) -> None:
 
 def difference_text(loop: dict[str, Any]) -> str:
     mean, interval = loop["difference"]["mean"], loop["difference"]["interval_95"]
-    return f"{mean:10.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else " (no interval)")
+    return f"{mean:10.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else " (one episode, no interval)")
 
 
 def distill_rounds(
