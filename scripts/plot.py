@@ -8,14 +8,15 @@ From TensorBoard events (--source training, the default) the curve is the return
 episode's return is given to all its steps. From evaluations.csv (--source evaluations) it is the mean return of the
 deterministic policy. Lines are means over seeds, bands one standard deviation over seeds to either side. A run that is
 not finished is drawn only where no finished one is; the seeds of a line end together, where the shortest run ends.
-Runs with other settings or another number of steps than the paper's are lines of their own, named by what differs.
+Runs with other settings than the paper's, or with different numbers of steps, are lines of their own, named by what
+differs.
 """
 
 import csv
 import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal, Optional
 
@@ -30,7 +31,7 @@ import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
 ORDER = ["SMoSE", "SAC-S", "SAC-M", "SAC-L"]
 # Okabe and Ito's palette, told apart with any colour vision; SMoSE in its strongest colour
 COLOURS = {"SMoSE": "#D55E00", "SAC-S": "#56B4E9", "SAC-M": "#009E73", "SAC-L": "#000000"}
-MORE_COLOURS = ["#CC79A7", "#E69F00", "#0072B2", "#F0E442"]
+MORE_COLOURS = ["#0072B2", "#CC79A7", "#E69F00", "#999999"]
 POINTS = 400
 
 
@@ -65,6 +66,8 @@ class RunFolder:
     path: Path
     env_id: str
     label: str
+    """the algorithm, and what is not as in the paper"""
+    total_timesteps: int
     seed: int
     finished: bool
 
@@ -80,13 +83,24 @@ def find_folders(folders: list[Path]) -> list[RunFolder]:
         named = [differences(settings)] if differences(settings) else []
         if settings.get("n_experts", 8) != 8:
             named.insert(0, f"{settings['n_experts']} experts")
-        if settings["total_timesteps"] != PAPER_STEPS:
-            named.append(f"{settings['total_timesteps']:,} steps")
         label += f" ({', '.join(named)})" if named else ""
-        finished = config_file.with_name("evaluation.json").is_file()
-        run = RunFolder(config_file.parent, config["env_id"], label, int(settings["seed"]), finished)
+        finished, steps = config_file.with_name("evaluation.json").is_file(), settings["total_timesteps"]
+        run = RunFolder(config_file.parent, config["env_id"], label, steps, int(settings["seed"]), finished)
         found[run.path.name, run.env_id, run.label] = run
     return list(found.values())
+
+
+def name_steps(runs: list[RunFolder]) -> list[RunFolder]:
+    """Names the number of steps where one environment has runs of several; elsewhere the axis says it."""
+    several = defaultdict(set)
+    for run in runs:
+        several[run.env_id, run.label].add(run.total_timesteps)
+
+    def label(run: RunFolder) -> str:
+        same = len(several[run.env_id, run.label]) == 1 or run.total_timesteps == PAPER_STEPS
+        return run.label if same else f"{run.label} ({run.total_timesteps:,} steps)".replace(") (", ", ")
+
+    return [replace(run, label=label(run)) for run in runs]
 
 
 def drop_overwritten(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
@@ -192,17 +206,18 @@ def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> 
     env_ids = sorted(curves, key=lambda e: (ENVIRONMENTS.index(e) if e in ENVIRONMENTS else len(ENVIRONMENTS), e))
     labels = sorted({label for panel in curves.values() for label in panel}, key=label_order)
     styles = style_of(labels)
-    columns = min(3, len(env_ids))
+    columns = 2 if len(env_ids) in (2, 4) else min(3, len(env_ids))
     rows = -(-len(env_ids) // columns)
     size = (max(4.2 * columns, 5.0), 2.9 * rows + 0.9)
     figure, axes = plt.subplots(rows, columns, figsize=size, squeeze=False, layout="constrained")
+    figure.get_layout_engine().set(hspace=0.06)
     handles = {}
     for axis, env_id in zip(axes.flat, env_ids, strict=False):
         for label in sorted(curves[env_id], key=label_order, reverse=True):  # SMoSE is drawn last, on top
             seeds = curves[env_id][label]
             steps, values = common_curves(seeds, args.source, window)
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(seeds) > 1 else None
-            (handles[label],) = axis.plot(steps, mean, linewidth=1.6, **styles[label])
+            (handles[label],) = axis.plot(steps, mean, linewidth=2.0 if label == "SMoSE" else 1.4, **styles[label])
             if spread is not None:
                 axis.fill_between(
                     steps, mean - spread, mean + spread, color=styles[label]["color"], alpha=0.18, linewidth=0
@@ -217,7 +232,8 @@ def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> 
         axis.tick_params(labelsize=8)
     for axis in axes.flat[len(env_ids) :]:
         axis.set_visible(False)
-    figure.supxlabel(f"environment steps{caption(args.source, window)}", fontsize=9)
+    n_seeds = max(len(seeds) for panel in curves.values() for seeds in panel.values())
+    figure.supxlabel(f"environment steps  ({caption(args.source, window, n_seeds)})", fontsize=9)
     figure.supylabel("return", fontsize=9)
     ordered = [label for label in labels if label in handles]
     figure.legend(
@@ -231,11 +247,11 @@ def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> 
     return figure
 
 
-def caption(source: str, window: int) -> str:
-    if source == "evaluations":
-        return "  (deterministic policy; mean ± std over seeds)"
-    smoothing = f"; average over {step_text(window)} steps" if window > 1 else ""
-    return f"  (training return; mean ± std over seeds{smoothing})"
+def caption(source: str, window: int, n_seeds: int) -> str:
+    """What the lines and bands are, in a few words."""
+    text = "return of the deterministic policy" if source == "evaluations" else "return in training"
+    text += "; mean ± std over seeds" if n_seeds > 1 else ""
+    return text + (f"; average over {step_text(window)} steps" if source == "training" and window > 1 else "")
 
 
 def main(args: Args) -> None:
@@ -257,16 +273,16 @@ def main(args: Args) -> None:
             for run in runs
             if (not args.env_ids or run.env_id in args.env_ids)
             and (not args.algorithms or run.label.partition(" (")[0] in args.algorithms)
-            and not (args.paper_settings_only and "(" in run.label)
+            and not (args.paper_settings_only and ("(" in run.label or run.total_timesteps != PAPER_STEPS))
         ]
         if not wanted:
             what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
             raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
-        curves, notes = load_curves(wanted, args.source)
+        curves, notes = load_curves(name_steps(wanted), args.source)
         if not curves:
             raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
         longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
-        window = args.window or max(int(longest) // 50, 1)
+        window = args.window or max(int(float(f"{longest / 50:.1g}")), 1)  # a round number, for the caption
         draw(curves, args, window).savefig(output, dpi=160)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)

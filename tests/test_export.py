@@ -1,0 +1,248 @@
+"""scripts/export.py on tiny real runs: every format answers as the saved actor does, and a wrong one is found out."""
+
+import ctypes
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import evaluate
+import export
+import numpy as np
+import pytest
+import tyro
+from conftest import train_tiny
+from safetensors.numpy import load_file, save_file
+
+ROOT = Path(__file__).resolve().parent.parent
+STRICT = "-std=c99 -Wall -Wextra -Werror -pedantic".split()
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_cli(capsys, monkeypatch):
+    """The command line in this process: importing PyTorch once is enough."""
+
+    def run(*arguments: str, **environment: str) -> Done:
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        code = 0
+        try:
+            export.main(tyro.cli(export.Args, args=[str(argument) for argument in arguments]))
+        except SystemExit as exit:
+            code = exit.code
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def mixed_runs(tmp_path_factory) -> dict[str, Path]:
+    """a tiny run whose actor mixes experts, and the same weights under the other gate"""
+    folder = tmp_path_factory.mktemp("mixed")
+    top2 = train_tiny("smose_sac.py", folder, "--top-k", "2")
+    softmax = Path(shutil.copytree(top2, folder / "softmax"))
+    actor = evaluate.load_actor(softmax)
+    save_file(actor.weights, softmax / "actor.safetensors", actor.metadata | {"gate": "softmax"})
+    return {"top2": top2, "softmax": softmax}
+
+
+@pytest.fixture(params=["smose", "sac", "top2", "softmax"])
+def run(request, tmp_path) -> Path:
+    """a copy of a run, one of each kind of actor"""
+    if request.param in ("smose", "sac"):
+        source = request.getfixturevalue(f"{request.param}_run")
+    else:
+        source = request.getfixturevalue("mixed_runs")[request.param]
+    return Path(shutil.copytree(source, tmp_path / "run"))
+
+
+def expected(run: Path, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Actions and experts (from 1) by the formula, in double precision, from the file alone."""
+    metadata, w = evaluate.load_actor(run).metadata, load_file(run / "actor.safetensors")
+    w = {name: tensor.astype(np.float64) for name, tensor in w.items()}
+    if metadata["format"] == "sac-actor":
+        hidden = np.maximum(states @ w["hidden.0.weight"].T + w["hidden.0.bias"], 0)
+        mean, experts = hidden @ w["mean.weight"].T + w["mean.bias"], np.zeros(len(states))
+    else:
+        z = states @ w["router.weight"].T + w["router.bias"]
+        p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+        kept = np.sort(z, axis=1)[:, -int(metadata["top_k"]), None] <= z
+        p = p * kept / ((p * kept).sum(1, keepdims=True) if metadata["gate"] == "one-hot" else 1)
+        means = np.einsum("mai,ni->nma", w["experts.mean.weight"], states) + w["experts.mean.bias"]
+        mean, experts = np.einsum("nm,nma->na", p, means), z.argmax(1) + 1
+    return w["action_scale"] * np.tanh(mean) + w["action_bias"], experts
+
+
+def some_states(n: int = 300) -> np.ndarray:
+    return (2 * np.random.default_rng(7).standard_normal((n, 11))).astype(np.float32)
+
+
+def assert_reported(done: Done, run: Path) -> None:
+    assert done.returncode == 0, done.stderr
+    assert "checked on 400 recorded and 9600 random states" in done.stdout
+    assert "max difference of actions" in done.stdout and "us (PyTorch)" in done.stdout
+    assert ("same expert in 100.00% of the states" in done.stdout) == ("sac" not in evaluate.load_actor(run).format)
+
+
+def test_c_compiles_strictly_and_agrees(run_cli, run, tmp_path):
+    done = run_cli(run, "--format", "c", "--output", tmp_path / "policy.c")
+    assert_reported(done, run)
+    source = (tmp_path / "policy.c").read_text()
+    assert source.isascii() and "alloc" not in source.replace("no allocation", "")
+    assert [line for line in source.splitlines() if line.startswith("#include")] == ["#include <math.h>"]
+    subprocess.run(["cc", *STRICT, "-shared", "-fPIC", "policy.c", "-o", "policy.so", "-lm"], cwd=tmp_path, check=True)
+    sac = evaluate.load_actor(run).format == "sac-actor"
+    act = getattr(ctypes.CDLL(str(tmp_path / "policy.so")), "sac_act" if sac else "smose_act")
+    states = some_states()
+    actions, experts = expected(run, states)
+    for state, action, expert in zip(states, actions, experts, strict=True):
+        out = (ctypes.c_float * 2)()
+        returned = act((ctypes.c_float * 11)(*state), out)
+        np.testing.assert_allclose(out[:], action, atol=1e-5)
+        assert sac or returned == expert
+    prefix = "SAC" if sac else "SMOSE"
+    assert f"{prefix}_OBS_cos_theta_fa = 0, /* cosine of the angle of the first arm */" in source
+    assert f"{prefix}_ACTION_tau_2 = 1" in source
+
+
+def test_python_needs_only_the_standard_library(run_cli, run, tmp_path):
+    assert_reported(run_cli(run, "--format", "python", "--output", tmp_path / "policy.py"), run)
+    states = some_states(50)
+    program = "import json, sys; sys.path.insert(0, '.'); import policy; "
+    program += "print(json.dumps([policy.act(s) for s in json.load(sys.stdin)]), policy.OBSERVATIONS[4])"
+    # -S leaves site-packages out: NumPy and PyTorch cannot be imported there
+    command = [sys.executable, "-S", "-E", "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, input=json.dumps(states.tolist()), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    text, name = done.stdout.rsplit(" ", 1)
+    answers = json.loads(text)
+    actions, experts = expected(run, states)
+    if evaluate.load_actor(run).format == "smose-actor":
+        assert [expert for _, expert in answers] == experts.tolist()
+        answers = [action for action, _ in answers]
+    np.testing.assert_allclose(answers, actions, atol=1e-6)
+    assert name.strip() == "x_T"
+
+
+def test_onnx_runs_in_batches(run_cli, run, tmp_path):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    assert_reported(run_cli(run, "--format", "onnx", "--output", tmp_path / "policy.onnx"), run)
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
+    states = some_states()
+    actions, experts = expected(run, states)
+    answers = session.run(None, {"obs": states})
+    np.testing.assert_allclose(answers[0], actions, atol=1e-5)
+    if len(answers) > 1:
+        assert answers[1].tolist() == experts.tolist()
+    properties = session.get_modelmeta().custom_metadata_map
+    assert properties["env_id"] == "Reacher-v4" and json.loads(properties["actions"]) == ["tau_1", "tau_2"]
+
+
+def test_json_describes_itself(run_cli, run):
+    assert_reported(run_cli(run, "--format", "json"), run)
+    policy = json.loads((run / "policy.json").read_text())
+    example = policy["example"]
+    action, expert = expected(run, np.array([example["observation"]]))
+    np.testing.assert_allclose(example["action"], action[0], atol=1e-6)
+    assert example.get("expert", 0) == expert[0]
+    assert [entry["name"] for entry in policy["actions"]] == ["tau_1", "tau_2"] and len(policy["observations"]) == 11
+    assert "tanh" in policy["formula"]
+    w = load_file(run / "actor.safetensors")
+    if policy["format"] == "smose-policy":
+        for m, entry in enumerate(policy["experts"]):
+            assert entry["expert"] == m + 1
+            np.testing.assert_array_equal(np.array(entry["mean_weight"], np.float32), w["experts.mean.weight"][m])
+            np.testing.assert_array_equal(np.array(entry["router_weight"], np.float32), w["router.weight"][m])
+
+
+@pytest.mark.parametrize("format", ["c", "python", "onnx", "json"])
+def test_an_export_of_another_actor_is_found_out(format, smose_run, tmp_path):
+    actor, other = evaluate.load_actor(smose_run), evaluate.load_actor(smose_run)
+    states, recorded = export.verification_states(actor)
+    assert states.shape == (10_000, 11) and recorded == 400
+    content = export.WRITERS[format](actor, export.load_names(actor, None))
+    file = tmp_path / f"policy{export.SUFFIX[format]}"
+    file.write_bytes(content.encode() if isinstance(content, str) else content)
+    assert "max difference" in export.verify(file, format, actor, states)
+    for name, change in (("experts.mean.bias", 1e-3), ("router.bias", 1e-2)):
+        shift = np.zeros_like(other.weights[name])
+        shift.flat[0] = change
+        other.weights = actor.weights | {name: actor.weights[name] + shift}
+        with pytest.raises(export.VerificationError, match="differ"):
+            export.verify(file, format, other, states)
+
+
+def test_tied_experts_are_reported_not_failed(run_cli, smose_run, tmp_path):
+    actor = evaluate.load_actor(smose_run)
+    actor.weights["router.weight"][1] = actor.weights["router.weight"][0]
+    actor.weights["router.bias"][:2] = 100  # experts 1 and 2 always share the highest score
+    save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
+    done = run_cli(tmp_path, "--format", "c")
+    assert done.returncode == 0, done.stderr
+    assert "in 10000 the scores are tied within float32 rounding, 0 of these chose another expert" in done.stdout
+    assert "checked on 0 recorded and 10000 random states" in done.stdout
+
+
+def test_a_large_router_bias_leaves_no_gap_in_the_weights(run_cli, mixed_runs, tmp_path):
+    """Scores far apart underflow in the softmax; the chosen experts must stay the chosen ones."""
+    actor = evaluate.load_actor(mixed_runs["top2"])
+    actor.weights["router.bias"][:] = [0, 300, 150, 0, 0, 0, 0, 0]
+    save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
+    for format in ("c", "python", "json"):
+        done = run_cli(tmp_path, "--format", format)
+        assert done.returncode == 0, done.stderr
+
+
+def test_own_names_become_identifiers(run_cli, smose_run, tmp_path):
+    names = {
+        "obs": ["angle (left)", "angle (left)", "2nd", "θ", {"text": "a", "description": "x */ y"}],
+        "action": ["a", "b"],
+    }
+    names["obs"] += [f"o{i}" for i in range(6)]
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    done = run_cli(smose_run, "--format", "c", "--names", tmp_path / "names.json", "--output", tmp_path / "policy.c")
+    assert done.returncode == 0, done.stderr
+    source = (tmp_path / "policy.c").read_text()
+    for name in ("SMOSE_OBS_angle_left = 0", "SMOSE_OBS_angle_left_1 = 1", "SMOSE_OBS__2nd = 2", "SMOSE_OBS_obs_3 = 3"):
+        assert name in source
+    names["obs"].pop()
+    (tmp_path / "names.json").write_text(json.dumps(names))
+    assert_one_line_error(run_cli(smose_run, "--format", "c", "--names", tmp_path / "names.json"), "names.json", "11")
+
+
+def assert_one_line_error(done: Done, *words: str, code: int = 2) -> None:
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+def test_mistakes_are_one_line_and_leave_nothing(run_cli, smose_run, tmp_path):
+    out = tmp_path / "policy.c"
+    assert_one_line_error(run_cli(tmp_path / "nothing", "--format", "c"), "not found")
+    assert_one_line_error(run_cli(smose_run, "--format", "c", "--output", tmp_path / "no" / "x.c"), "does not exist")
+    assert_one_line_error(
+        run_cli(smose_run, "--format", "c", "--output", out, CC="no-such-cc"), "no-such-cc", "install"
+    )
+    # a compiler that refuses everything: the export is then not verified, and not written
+    assert_one_line_error(
+        run_cli(smose_run, "--format", "c", "--output", out, CC="false"), "nothing is written", code=1
+    )
+    assert not out.exists()
+
+
+def test_the_command_itself(smose_run, tmp_path):
+    command = [sys.executable, str(ROOT / "scripts" / "export.py"), str(smose_run), "--format", "python"]
+    done = subprocess.run(
+        [*command, "--output", "policy.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("policy.py: checked on 400 recorded") and (tmp_path / "policy.py").is_file()
