@@ -1,18 +1,15 @@
 """SMoSE: train a sparse mixture of shallow experts with Soft Actor-Critic, in one file.
 
     python smose_sac.py --env-id Hopper-v4 --seed 3                        # the paper's settings, 1,000,000 steps
-    python smose_sac.py --env-id Swimmer-v4 --gamma 0.999                  # a longer horizon is what Swimmer needs
+    python smose_sac.py --env-id Swimmer-v4 --gamma 0.999                  # Swimmer needs a longer horizon
     python smose_sac.py --resume runs/Hopper-v4__smose_sac__3__1763251200  # go on after a kill, bit for bit
     for seed in 0 1 2; do python smose_sac.py --env-id Reacher-v4 --seed $seed --total-timesteps 300_000; done
-    tensorboard --logdir runs
 
-The policy is M affine experts and an affine router that picks one of them per state (Vincze et al., "SMoSE: Sparse
-Mixture of Shallow Experts for Interpretable Reinforcement Learning in Continuous Control Tasks", AAAI 2025); the
-critics are the neural ones of CleanRL's SAC. Equation numbers below are that paper's.
-
-Gradients are written out beside their equations instead of recorded by autograd: every product then writes into a
-buffer that is kept, and nothing is computed that nobody uses. A batch is a matrix whose columns are states and whose
-row 0 is ones, so that an affine layer is `W @ h` with its bias in W's column 0.
+The policy is M affine experts and an affine router that picks one of them per state; the critics are CleanRL's.
+Equation numbers are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement
+Learning in Continuous Control Tasks", AAAI 2025. Gradients are written out beside their equations: products then write
+into buffers that are kept, and nothing is computed that nobody uses. The columns of a batch are its states and row 0
+is ones, so that an affine layer is `W @ h` with its bias in W's column 0.
 """
 
 import contextlib
@@ -23,7 +20,6 @@ import io
 import json
 import math
 import os
-import platform
 import re
 import shutil
 import signal
@@ -31,6 +27,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Optional
@@ -47,11 +44,10 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 EVAL_SEED = 100_000  # episode i of every evaluation starts from env.reset(seed=EVAL_SEED + i)
+RUN_FORMAT = "smose-run"
 FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
-
-
-VERSIONS = {"python": platform.python_version()} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
 
 
 class UserError(Exception):
@@ -66,8 +62,8 @@ class Args:
     """seed of the experiment"""
     total_timesteps: int = 1_000_000
     """total steps in the environment, warm-up included"""
-    exp_name: str = "smose_sac"
-    """the name of this experiment, part of the run folder's name"""
+    exp_name: Optional[str] = None
+    """the name of this experiment, part of the run folder's name; smose_sac by default"""
     resume: Optional[str] = None
     """run folder to continue from its last checkpoint (all other settings are taken from there)"""
     eval_every: int = 25_000
@@ -134,26 +130,16 @@ class Args:
 
 def check_args(args: Args) -> None:
     """Refuse numbers that can't be meant, before anything is written."""
-    many, unit = (1, 10**12), (0, 1)
-    ranges = {"seed": (0, 2**32 - 1), "total_timesteps": many, "eval_every": many, "eval_episodes": (1, 10**6)}
-    ranges |= {"final_eval_episodes": (1, 10**6), "checkpoint_every": (1, 10**9), "num_threads": (1, 1024)}
-    ranges |= {
-        "n_experts": (1, 4096),
-        "top_k": (1, args.n_experts),
-        "balance_coef": (0, 1e6),
-        "gamma": unit,
-        "tau": unit,
-    }
-    ranges |= {"buffer_size": (1, 10**10), "batch_size": (1, 10**6), "learning_starts": (0, args.total_timesteps - 1)}
-    ranges |= {"policy_lr": unit, "q_lr": unit, "alpha_lr": unit, "policy_frequency": (1, 10**6), "alpha": (1e-9, 1e6)}
-    ranges |= {"target_network_frequency": (1, 10**6), "log_std_min": (-50, args.log_std_max), "log_std_max": (-50, 50)}
-    for name, (low, high) in ranges.items():
-        if not low <= getattr(args, name) <= high:
-            raise UserError(f"{flag(name)} {getattr(args, name)} is out of range; give a number from {low} to {high}")
-
-
-def flag(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    lowest = {"seed": 0, "learning_starts": 0, "alpha": 1e-9, "log_std_min": -50, "log_std_max": args.log_std_min}
+    highest = {"seed": 2**32 - 1, "learning_starts": args.total_timesteps - 1, "n_experts": 4096, "batch_size": 10**6}
+    highest |= {"gamma": 1, "tau": 1, "policy_lr": 1, "q_lr": 1, "alpha_lr": 1}
+    highest |= {"num_threads": 1024, "checkpoint_every": 10**9, "log_std_max": 50}
+    for name, value in asdict(args).items():
+        low, high = lowest.get(name, 1 if type(value) is int else 0), highest.get(name, 10**12)
+        if type(value) in (int, float) and not low <= value <= high:
+            raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
+    if args.track and find_spec("wandb") is None:
+        raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
 def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
@@ -164,8 +150,8 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     except Exception as error:
         near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
-        reason = f"{error}".strip().splitlines() or [type(error).__name__]
-        raise UserError(f"cannot make environment {env_id!r}: {reason[0].rstrip('.')}{hint}") from error
+        reason = next(iter(f"{error}".splitlines()), type(error).__name__)
+        raise UserError(f"cannot make environment {env_id!r}: {reason.rstrip('.')}{hint}") from error
     for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             raise UserError(f"{env_id} has {what} {space}; this needs a flat vector of numbers (a one-dimensional Box)")
@@ -177,79 +163,63 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
 class Replay:
     """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file.
 
-    The file is a ring with `spare` rows more than are sampled from: what a killed run overwrote after its last
-    checkpoint is then never something that the checkpoint still needs.
+    It is a ring with `checkpoint_every` rows to spare: a killed run overwrote nothing that its checkpoint still needs.
     """
 
-    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
-        self.columns = replay_columns(n_s, n_a)
-        self.size, self.n_rows = args.buffer_size, args.buffer_size + args.checkpoint_every
-        shape = (self.n_rows, self.columns["episode"][1])
-        if not path.exists():
-            np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=shape)
-        self.file = np.load(path, mmap_mode="r+")
-        if self.file.shape != shape:
-            raise UserError(f"{path} is not this run's replay: it has shape {self.file.shape}, not {shape}")
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device, fresh: bool = True):
+        ends = np.cumsum([n_s, n_a, n_s, 1, 1, 1]).tolist()  # episodes count from 1, so that 0 marks an unused row
+        names = ("obs", "action", "next_obs", "reward", "terminated", "episode")
+        self.columns = dict(zip(names, pairwise([0, *ends]), strict=True))
+        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
+        if fresh:
+            np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, ends[-1]))
+        try:
+            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
+        except (FileNotFoundError, ValueError) as error:
+            raise UserError(f"{path} is missing or damaged ({error}); start a new run") from None
         with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
-            used = min(self.n_rows, args.total_timesteps) * shape[1] * 4
-            os.posix_fallocate(file.fileno(), self.file.offset, used)
+            os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
         self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
         self.rows = torch.from_numpy(self.table)
-        self.batch = torch.empty(args.batch_size, shape[1])
-        # what the networks read: columns are transitions, row 0 is ones
-        self.x = torch.ones(1 + n_s + n_a, args.batch_size, device=device)
-        self.next_x = torch.ones(1 + n_s + n_a, args.batch_size, device=device)
+        self.batch = self.rows.new_empty(args.batch_size, ends[-1])
+        # what the networks read, filled by sample: x = [1; s; a] and next_x = [1; s'; a']
+        self.x, self.next_x = (torch.ones(1 + n_s + n_a, args.batch_size, device=device) for _ in range(2))
         self.s, self.next_s = self.x[: 1 + n_s], self.next_x[: 1 + n_s]
-        self.count = 0
 
     def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
         self.table[self.count % self.n_rows] = np.concatenate((obs, action, next_obs, (reward, terminated, episode)))
         self.count += 1
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fill x = [1; s; a] and next_x = [1; s'; .] with a random batch; return rewards and terminations."""
+        """Fill x and next_x, but for a', with a random batch; return its rewards and terminations."""
         steps = torch.randint(max(0, self.count - self.size), self.count, (len(self.batch),))
         torch.index_select(self.rows, 0, steps.remainder_(self.n_rows), out=self.batch)
-        (_, end_a), (first, last) = self.columns["action"], self.columns["next_obs"]
-        self.x[1:] = self.batch[:, :end_a].T
+        first, last = self.columns["next_obs"]
+        self.x[1:] = self.batch[:, :first].T
         self.next_s[1:] = self.batch[:, first:last].T
-        reward, terminated = self.batch[:, last : last + 2].T.to(self.x.device)
-        return reward, terminated
-
-
-def replay_columns(n_s: int, n_a: int) -> dict[str, tuple[int, int]]:
-    """Where in a row of the replay table each quantity stands; episodes count from 1, so 0 marks an unused row."""
-    widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
-    ends = np.cumsum(list(widths.values())).tolist()
-    return {name: (end - width, end) for (name, width), end in zip(widths.items(), ends, strict=True)}
+        return tuple(self.batch[:, last : last + 2].T.to(self.x.device))
 
 
 def flat_weights(shapes: list[tuple[int, ...]], device: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """One flat tensor for all weights of a network, and its parts: one optimizer call serves them all."""
-    sizes = [math.prod(shape) for shape in shapes]
-    flat = torch.zeros(sum(sizes), device=device)
-    return flat, [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)]
-
-
-def init_uniform_(weights: list[torch.Tensor]) -> None:
-    """PyTorch's own start for affine layers; column 0 is the bias."""
-    for weight in weights:
-        weight.uniform_(-1, 1).mul_((weight.shape[-1] - 1) ** -0.5)
+    """One flat tensor for all layers [bias | weight] of a network, and its parts, at PyTorch's own random start."""
+    flat = torch.empty(sum(math.prod(shape) for shape in shapes), device=device)
+    layers = [part.view(shape) for part, shape in zip(flat.split([math.prod(s) for s in shapes]), shapes, strict=True)]
+    for layer in layers:
+        layer.uniform_(-1, 1).mul_((layer.shape[-1] - 1) ** -0.5)
+    return flat, layers
 
 
 class Adam:
     """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
 
     def __init__(self, flat: torch.Tensor, lr: float):
-        self.flat, self.lr = flat, lr
-        self.m, self.v, self.t = torch.zeros_like(flat), torch.zeros_like(flat), torch.zeros((), device=flat.device)
+        self.flat, self.m, self.v, self.t = flat, torch.zeros_like(flat), torch.zeros_like(flat), flat.new_zeros(())
+        self.settings = {"lr": lr, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 
     def step(self) -> None:
         self.t += 1
-        torch._fused_adam_(
-            [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t],
-            lr=self.lr, beta1=0.9, beta2=0.999, weight_decay=0.0, eps=1e-8, amsgrad=False, maximize=False,
-        )  # fmt: skip
+        lists = [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t]
+        torch._fused_adam_(*lists, **self.settings, amsgrad=False, maximize=False)
 
 
 class TwinCritic:
@@ -258,10 +228,9 @@ class TwinCritic:
     def __init__(self, n_in: int, batch_size: int, device: torch.device, hidden: int = 256):
         shapes = [(2, hidden, 1 + n_in), (2, hidden, 1 + hidden), (2, 1, 1 + hidden)]
         self.flat, self.weights = flat_weights(shapes, device)
-        init_uniform_(self.weights)
+        self.flat.grad, self.grads = flat_weights(shapes, device)
         self.target_flat, self.target_weights = flat_weights(shapes, device)
         self.target_flat.copy_(self.flat)
-        self.flat.grad, self.grads = flat_weights(shapes, device)
         self.h1, self.h2 = (torch.ones(2, 1 + hidden, batch_size, device=device) for _ in range(2))
         self.g1, self.g2 = (torch.empty(2, hidden, batch_size, device=device) for _ in range(2))
 
@@ -304,76 +273,85 @@ class TwinCritic:
         return gradient
 
 
-def squash(h, noise, actor) -> tuple[torch.Tensor, torch.Tensor, tuple]:
-    """Action and log-probability of a tanh-squashed Gaussian whose mean and raw log-std are the halves of h."""
-    mean, raw = h.chunk(2)
-    t = raw.tanh()
-    log_std = actor.log_std_min + actor.half_range * (t + 1)
-    step = log_std.exp() * noise
-    y = (mean + step).tanh()
-    slope = actor.scale * (1 - y * y)  # da/dx for a = scale tanh(x) + bias
-    log_pi = (-0.5 * noise * noise - log_std - (slope + 1e-6).log() - 0.5 * math.log(2 * math.pi)).sum(0)
-    return torch.addcmul(actor.bias, actor.scale, y), log_pi, (t, step, y, slope)
+class SquashedGaussian:
+    """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
+
+    def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
+        self.n_s, self.n_a = n_s, n_a
+        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
+        self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
+        self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
+        self.column = torch.ones(1 + n_s).numpy()  # [1; obs] of the state to act in
+
+    def act(self, obs: np.ndarray, noise: Optional[np.ndarray] = None) -> tuple[np.ndarray, Optional[int]]:
+        """The action in one state, random with noise ~ N(0, 1) and the mean without, and the expert that chose it."""
+        self.column[1:] = obs
+        h, expert = self.decide(self.column)
+        x = h[: self.n_a]
+        if noise is not None:
+            x = x + noise * np.exp(self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1))
+        return self.np_scale * np.tanh(x) + self.np_bias, expert
+
+    def sample(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions and their log-probabilities for a batch whose mean and raw log-std are the halves of h."""
+        mean, raw = h.chunk(2)
+        noise, t = torch.randn(mean.shape).to(h.device), raw.tanh()
+        log_std = self.log_std_min + self.half_range * (t + 1)
+        step = log_std.exp() * noise
+        y = (mean + step).tanh()
+        slope = self.scale * (1 - y * y)  # da/dx for a = scale tanh(x) + bias
+        log_pi = (-0.5 * noise * noise - log_std - (slope + 1e-6).log() - 0.5 * math.log(2 * math.pi)).sum(0)
+        self.sampled = t, step, y, slope
+        return torch.addcmul(self.bias, self.scale, y), log_pi
+
+    def sample_backward(self, g_action: torch.Tensor, g_log_pi: float) -> torch.Tensor:
+        """From dL/da and dL/dlog_pi (the same for every state) to dL/dh, with x = mean + std noise:
+
+        dlog_pi/dx = 2 y slope / (slope + 1e-6),  dlog_pi/dlog_std = dlog_pi/dx std noise - 1.
+        """
+        t, step, y, slope = self.sampled
+        g_x = slope * (g_action + (2 * g_log_pi) * y / (slope + 1e-6))
+        g_raw = (g_x * step - g_log_pi) * (self.half_range * (1 - t * t))
+        return torch.cat((g_x, g_raw))
 
 
-def squash_backward(g_action: torch.Tensor, g_log_pi: float, cache: tuple, actor) -> torch.Tensor:
-    """From dL/da and dL/dlog_pi (the same for every state) to dL/dh, with x = mean + std noise:
-
-    dlog_pi/dx = 2 y slope / (slope + 1e-6),  dlog_pi/dlog_std = dlog_pi/dx std noise - 1.
-    """
-    t, step, y, slope = cache
-    g_x = slope * (g_action + (2 * g_log_pi) * y / (slope + 1e-6))
-    g_raw = (g_x * step - g_log_pi) * (actor.half_range * (1 - t * t))
-    return torch.cat((g_x, g_raw))
-
-
-def act(actor, obs: np.ndarray, noise: Optional[np.ndarray] = None) -> tuple[np.ndarray, int]:
-    """The action in one state, random with noise ~ N(0, 1) and the mean without, and the expert that chose it."""
-    actor.column[1:] = obs
-    h, expert = actor.heads(actor.column)
-    x = h[: actor.n_a]
-    if noise is not None:
-        x = x + noise * np.exp(actor.log_std_min + actor.half_range * (np.tanh(h[actor.n_a :]) + 1))
-    return actor.np_scale * np.tanh(x) + actor.np_bias, expert
-
-
-class Actor:
+class Actor(SquashedGaussian):
     """M affine experts and an affine router (Eq. 1-2); an expert's heads are its mean and its raw log-std."""
 
-    def __init__(self, n_s: int, n_a: int, args: Args, action_space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a, self.n_experts, self.top_k = n_s, n_a, args.n_experts, args.top_k
-        self.one_hot, self.balance_coef = args.gate == "one-hot", args.balance_coef
-        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
-        shape = (self.n_experts * (1 + 2 * n_a), 1 + n_s)
-        self.flat, (self.weight,) = flat_weights([shape], device)  # the router's M rows, then 2 n_a rows per expert
-        self.flat.grad, (self.grad,) = flat_weights([shape], device)
-        self.g_out = torch.zeros(shape[0], args.batch_size, device=device)
-        init_uniform_([self.weight])
-        low, high = (torch.tensor(bound, device=device).unsqueeze(1) for bound in (action_space.low, action_space.high))
-        self.scale, self.bias = ((high - low) / 2).to(self.flat), ((high + low) / 2).to(self.flat)
-        self.np_scale, self.np_bias = self.scale[:, 0].cpu().numpy(), self.bias[:, 0].cpu().numpy()
-        self.column = torch.ones(1 + n_s).numpy()
+    def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
+        super().__init__(n_s, n_a, args, space, device)
+        if args.top_k > args.n_experts:
+            raise UserError(f"--top-k {args.top_k} is above --n-experts {args.n_experts}; lower it")
+        self.n_experts, self.top_k, self.balance_coef = args.n_experts, args.top_k, args.balance_coef
+        self.one_hot = args.gate == "one-hot"
+        rows = self.n_experts * (1 + 2 * n_a)  # the router's M rows, then 2 n_a rows per expert
+        self.flat, (self.weight,) = flat_weights([(rows, 1 + n_s)], device)
+        self.flat.grad, (self.grad,) = flat_weights([(rows, 1 + n_s)], device)
+        self.g_out = torch.empty(rows, args.batch_size, device=device)
+        self.n_active, self.n_total = (self.n_experts + 2 * n_a) * (1 + n_s), self.flat.numel()
+        self.name, self.title = "smose_sac", f"SMoSE, {self.n_experts} experts"
+        self.about = {"format": "smose-actor", "n_experts": str(args.n_experts)}
+        self.about |= {"top_k": str(args.top_k), "gate": args.gate}
 
-    def forward(self, s: torch.Tensor, noise: Optional[torch.Tensor] = None) -> tuple[torch.Tensor, torch.Tensor]:
-        """Both heads of the gated experts [2 n_a, batch], and the expert with the highest score."""
+    def forward(self, s: torch.Tensor, update: bool = False) -> torch.Tensor:
+        """Mean and raw log-std [2 n_a, batch] of the gated experts; in the actor's update the router is noisy."""
         out = self.weight @ s
         logits, heads = out[: self.n_experts], out[self.n_experts :].view(self.n_experts, 2 * self.n_a, -1)
-        noisy = logits if noise is None else logits + noise
+        noise = torch.randn(logits.shape).to(s.device) / self.n_experts if update else 0  # epsilon ~ N(0, 1/M^2)
+        noisy = logits + noise
         p = noisy.softmax(0)
         top, chosen = noisy.max(0, keepdim=True) if self.top_k == 1 else noisy.topk(self.top_k, 0)  # Eq. 2
         w = p.gather(0, chosen)
         w = w / w.sum(0) if self.one_hot else w
         picked = heads.gather(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1))
         self.cache = s, logits, p, top[-1], chosen, w, picked
-        return (w.unsqueeze(1) * picked).sum(0), chosen[0]  # Eq. 1
+        return (w.unsqueeze(1) * picked).sum(0)  # Eq. 1
 
-    def heads(self, s: np.ndarray) -> tuple[np.ndarray, int]:
-        """The same for one state s = [1; obs] in NumPy, which is quicker there."""
+    def decide(self, s: np.ndarray) -> tuple[np.ndarray, int]:
+        """The same for one state in NumPy, which is quicker there, and the expert with the highest score."""
         out = self.weight.cpu().numpy() @ s
         logits, heads = out[: self.n_experts], out[self.n_experts :].reshape(self.n_experts, -1)
-        if self.top_k == 1 and self.one_hot:
-            return heads[logits.argmax()], int(logits.argmax())
-        chosen = np.argsort(-logits, kind="stable")[: self.top_k]
+        chosen = logits.argsort()[::-1][: self.top_k] if self.top_k > 1 else [logits.argmax()]
         p = np.exp(logits - logits.max())
         w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
         return w @ heads[chosen], int(chosen[0])
@@ -396,27 +374,10 @@ class Actor:
         torch.mm(g_out, s.T, out=self.grad)
         return {"importance": f[0], "load": f[1]}
 
-    def router_noise(self, batch_size: int) -> torch.Tensor:
-        """epsilon ~ N(0, 1/M^2) for every state and expert, in the actor's update only."""
-        return torch.randn(self.n_experts, batch_size, device=self.flat.device).div_(self.n_experts)
-
-    def counts(self) -> tuple[int, int]:
-        """N_act and N_tot: what one decision uses, and what there is."""
-        return (self.n_experts + 2 * self.n_a) * (1 + self.n_s), self.flat.numel()
-
-    def describe(self) -> str:
-        active, total = self.counts()
-        return f"SMoSE, {self.n_experts} experts, N_act {active} (N_tot {total})"
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        """The weights under the names that actor.safetensors gives them."""
+    def layers(self) -> dict[str, torch.Tensor]:
+        """The weights [bias | weight] under the names that actor.safetensors gives them."""
         heads = self.weight[self.n_experts :].view(self.n_experts, 2, self.n_a, 1 + self.n_s)
-        layers = {"router": self.weight[: self.n_experts], "experts.mean": heads[:, 0], "experts.log_std": heads[:, 1]}
-        return affine_tensors(layers, self)
-
-    def metadata(self, args: Args) -> dict[str, str]:
-        names = {"n_experts": str(args.n_experts), "top_k": str(args.top_k), "gate": args.gate}
-        return {"format": "smose-actor", **names}
+        return {"router": self.weight[: self.n_experts], "experts.mean": heads[:, 0], "experts.log_std": heads[:, 1]}
 
 
 def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -436,65 +397,51 @@ def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor
     return f[:, 0], g_imp, g_gap
 
 
-def affine_tensors(layers: dict[str, torch.Tensor], actor) -> dict[str, torch.Tensor]:
-    """Split [bias | weight] layers for saving, and add the action's scale and bias."""
-    parts = {}
-    for name, layer in layers.items():
-        parts[f"{name}.weight"], parts[f"{name}.bias"] = layer[..., 1:], layer[..., 0]
-    parts |= {"action_scale": actor.scale[:, 0], "action_bias": actor.bias[:, 0]}
-    return {name: part.detach().to("cpu", torch.float32, copy=True).contiguous() for name, part in parts.items()}
-
-
 class Learner:
-    """Actor, critics, their optimizers and the entropy coefficient: SAC's update."""
+    """SAC's update of the actor, the critics and the entropy coefficient."""
 
     def __init__(self, args: Args, env: gym.Env, device: torch.device):
         (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
         self.critic = TwinCritic(n_s + n_a, args.batch_size, device)
-        self.actor_optimizer = Adam(self.actor.flat, args.policy_lr)
-        self.q_optimizer = Adam(self.critic.flat, args.q_lr)
-        self.set_alpha(0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0))
+        self.actor_optimizer, self.q_optimizer = (
+            Adam(self.actor.flat, args.policy_lr),
+            Adam(self.critic.flat, args.q_lr),
+        )
+        self.log_alpha, self.alpha_adam = 0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0)
 
-    def set_alpha(self, log_alpha: float, adam: tuple[float, float, int]) -> None:
-        """Plain floats: a tensor of one number costs far more."""
-        self.log_alpha, self.alpha, self.alpha_adam = log_alpha, math.exp(log_alpha), adam
+    @property
+    def alpha(self) -> float:
+        return math.exp(self.log_alpha)
 
     def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
         """y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps."""
         reward, terminated = replay.sample()
-        h, _ = self.actor.forward(replay.next_s)
-        noise = torch.randn(self.n_a, len(reward), device=h.device)
-        replay.next_x[1 + self.n_s :], log_pi, _ = squash(h, noise, self.actor)
+        replay.next_x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.next_s))
         next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
         y = reward + self.args.gamma * (1 - terminated) * (next_q - self.alpha * log_pi)
         return self.critic.step(replay.x, y, self.q_optimizer)
 
-    def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, tuple]:
-        """One step down mean(alpha log pi - min_i Q_i) + lambda (f_imp + f_load), and alpha's towards its entropy."""
+    def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
+        """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
         batch_size = replay.x.shape[1]
-        h, _ = self.actor.forward(replay.s, self.actor.router_noise(batch_size))
-        noise = torch.randn(self.n_a, batch_size, device=h.device)
-        replay.x[1 + self.n_s :], log_pi, cache = squash(h, noise, self.actor)
+        replay.x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.s, update=True))
         q = self.critic.forward(replay.x, self.critic.weights)
         g_action = self.critic.action_gradient(q, self.n_a) * (-1 / batch_size)
-        balance = self.actor.backward(squash_backward(g_action, self.alpha / batch_size, cache, self.actor))
+        own_losses = self.actor.backward(self.actor.sample_backward(g_action, self.alpha / batch_size))
         self.actor_optimizer.step()
         mean_log_pi = log_pi.mean().item()
-        if self.args.autotune:  # dL/dlog_alpha for L = -alpha (log pi + target entropy), target entropy -n_a; Adam
+        if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a
             gradient = -self.alpha * (mean_log_pi - self.n_a)
             m, v, t = self.alpha_adam
             m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
-            step = self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
-            self.set_alpha(self.log_alpha - step, (m, v, t))
-        return mean_log_pi, q, balance
-
-    def update_targets(self) -> None:
-        self.critic.target_flat.lerp_(self.critic.flat, self.args.tau)
+            self.log_alpha -= self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            self.alpha_adam = m, v, t
+        return mean_log_pi, q, own_losses
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Every tensor that an update reads, by reference."""
+        """Every tensor that an update depends on, by reference."""
         tensors = {"critic": self.critic.flat, "target": self.critic.target_flat, "actor": self.actor.flat}
         for name, adam in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
             tensors |= {f"{name}.m": adam.m, f"{name}.v": adam.v, f"{name}.t": adam.t}
@@ -505,7 +452,7 @@ class Rollout:
     """The environment in use, and what it takes to bring it back to this very step."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, np.float32)
+        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, env.action_space.dtype)
         env.reset(seed=seed)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
@@ -513,12 +460,9 @@ class Rollout:
         self.reset()
 
     def reset(self) -> None:
-        self.rng_at_reset = self.rng()
+        self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
         self.obs = np.asarray(self.env.reset()[0], np.float32)
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
-
-    def rng(self) -> dict:
-        return self.env.unwrapped.np_random.bit_generator.state
 
     def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
         if self.simulator:
@@ -531,8 +475,8 @@ class Rollout:
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict]:
         arrays = {"env.obs": self.obs, "env.action": self.action, "env.before": self.before}
-        names = ("episode", "episode_return", "episode_length", "rng_at_reset")
-        values = {name: getattr(self, name) for name in names} | {"rng": self.rng()}
+        values = {name: getattr(self, name) for name in ("episode", "episode_return", "episode_length", "rng_at_reset")}
+        values["rng"] = self.env.unwrapped.np_random.bit_generator.state
         return {name: torch.from_numpy(array) for name, array in arrays.items()}, values
 
     def restore(self, tensors: dict[str, torch.Tensor], values: dict) -> bool:
@@ -544,51 +488,48 @@ class Rollout:
         generator = self.env.unwrapped.np_random.bit_generator
         generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
         self.reset()
-        self.episode = values["episode"]
-        if not self.simulator:
-            return False
-        if values["episode_length"]:
+        self.episode = values["episode"] + (not self.simulator)
+        if self.simulator and values["episode_length"]:
             mujoco.mj_setState(*self.simulator, tensors["env.before"].numpy(), INTEGRATION)
             self.step(tensors["env.action"].numpy())
             self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
-        generator.state = values["rng"]
-        self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
+            generator.state = values["rng"]
+            self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
         return np.array_equal(self.obs, tensors["env.obs"].numpy())
 
 
 def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optional[Path] = None) -> Optional[dict]:
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
     env = make_env(args.env_id, "rgb_array" if video else None)
-    returns, lengths, usage, switches, frames = [], [], np.zeros(actor.n_experts), 0, []
+    returns, choices, frames = [], [], []
     for episode in range(episodes):
-        obs, _ = env.reset(seed=EVAL_SEED + episode)
-        rewards, experts, done = [], [], False
+        (obs, _), total, experts, done = env.reset(seed=EVAL_SEED + episode), 0.0, [], False
         while not done:
             if video and episode == 0:
                 try:
                     frames.append(env.render())
-                except Exception as error:
+                except Exception as error:  # no GL: all but the video goes on
                     print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
-                    args.capture_video, video, frames = False, None, []
-            action, expert = act(actor, obs)
+                    args.capture_video, video = False, None
+            action, expert = actor.act(obs)
             obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            rewards.append(float(reward))
+            total, done = total + float(reward), terminated or truncated
             experts.append(expert)
-            done = terminated or truncated
-        returns.append(sum(rewards))
-        lengths.append(len(rewards))
-        if actor.n_experts:
-            usage += np.bincount(experts, minlength=actor.n_experts)
-            switches += sum(a != b for a, b in pairwise(experts))
         if stop:
             return None
+        returns.append(total)
+        choices.append(experts)
     if frames:
         video.parent.mkdir(exist_ok=True)
         imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
     env.close()
+    lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
-    shares = {"expert_usage": (usage / sum(lengths)).tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
-    return result | (shares if actor.n_experts else {})
+    if actor.n_experts:
+        usage = np.bincount(sum(choices, []), minlength=actor.n_experts) / sum(lengths)
+        switches = sum(before != after for experts in choices for before, after in pairwise(experts))
+        result |= {"expert_usage": usage.tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
+    return result
 
 
 @contextlib.contextmanager
@@ -605,23 +546,20 @@ def whole(path: Path):
         part.unlink(missing_ok=True)
 
 
-def write_json(path: Path, content: dict) -> None:
-    with whole(path) as part:
-        part.write_text(json.dumps(content, indent=2) + "\n")
-
-
 def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
+    tensors = {"action_scale": actor.scale[:, 0], "action_bias": actor.bias[:, 0]}
+    for name, layer in actor.layers().items():
+        tensors |= {f"{name}.weight": layer[..., 1:], f"{name}.bias": layer[..., 0]}
     about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "args": json.dumps(asdict(args))}
     with whole(path) as part:
-        save_file(actor.tensors(), part, actor.metadata(args) | about | {"versions": json.dumps(VERSIONS)})
+        tensors = {name: tensor.cpu().float().contiguous() for name, tensor in tensors.items()}
+        save_file(tensors, part, actor.about | about | {"versions": json.dumps(VERSIONS)})
 
 
 def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
     """All that --resume needs besides the replay file, in one safetensors file."""
     tensors, env_values = rollout.state()
     tensors |= learner.state() | {"rng": torch.get_rng_state()}
-    if learner.actor.flat.is_cuda:
-        tensors["cuda_rng"] = torch.cuda.get_rng_state()
     if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
         raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
     values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
@@ -634,22 +572,18 @@ def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Repla
     """Put everything back as it was; returns the loop's own progress."""
     try:
         with safe_open(run / "checkpoint.safetensors", "pt") as file:
-            tensors, values = (
-                {name: file.get_tensor(name) for name in file.keys()},
-                json.loads(file.metadata()["state"]),
-            )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            values = json.loads(file.metadata()["state"])
         for name, tensor in learner.state().items():
             tensor.copy_(tensors[name])
-        learner.set_alpha(values["log_alpha"], tuple(values["alpha_adam"]))
+        learner.log_alpha, learner.alpha_adam = values["log_alpha"], values["alpha_adam"]
         replay.count = values["global_step"]
         if not rollout.restore(tensors, values["env"]):
             print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
         torch.set_rng_state(tensors["rng"])
-        if learner.actor.flat.is_cuda:
-            torch.cuda.set_rng_state(tensors["cuda_rng"])
+        return {name: values[name] for name in ("global_step", "best")}
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(f"{run}/checkpoint.safetensors is damaged ({error}); start a new run") from error
-    return {name: values[name] for name in ("global_step", "best")}
 
 
 def open_run(args: Args, actor: Actor, device: torch.device):
@@ -657,18 +591,18 @@ def open_run(args: Args, actor: Actor, device: torch.device):
     name = f"{re.sub('[/:]', '-', args.env_id)}__{args.exp_name}__{args.seed}"
     run = Path(args.resume or f"runs/{name}__{int(time.time())}")
     while not args.resume and run.exists():  # two runs of one name within a second
-        time.sleep(0.1)
         run = Path(f"runs/{name}__{int(time.time())}")
     run.mkdir(parents=True, exist_ok=True)
     lock = open(run / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        n_active, n_total = actor.counts()
-        config = {"format": "smose-run", "env_id": args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
-        config |= {"n_active": n_active, "n_total": n_total, "args": asdict(args) | {"resume": None}}
-        config |= {"replay_columns": replay_columns(actor.n_s, actor.n_a), "versions": VERSIONS}
-        write_json(run / "config.json", config)
-        return run, lock, Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device)
+        fresh = not (run / "checkpoint.safetensors").exists()
+        replay = Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
+        config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
+        config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
+        with whole(run / "config.json") as part:
+            part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2))
+        return run, lock, replay
     except BlockingIOError:
         raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
     except BaseException:
@@ -677,35 +611,41 @@ def open_run(args: Args, actor: Actor, device: torch.device):
         raise
 
 
-def log_losses(writer: SummaryWriter, learner: Learner, q, q_losses, log_pi: float, q_pi, balance, step: int) -> None:
-    """CleanRL's tags, from the last updates."""
-    alpha = learner.alpha
-    scalars = {"alpha": alpha, "alpha_loss": -alpha * (log_pi - learner.n_a), "qf_loss": q_losses.mean()}
-    scalars |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "qf1_loss": q_losses[0], "qf2_loss": q_losses[1]}
-    scalars |= {"actor_loss": alpha * log_pi - q_pi.amin(0).mean(), **balance}
-    for name, value in scalars.items():
-        writer.add_scalar(f"losses/{name}", float(value), step)
-
-
 def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict, stop: list) -> None:
     """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
     step, path = progress["global_step"], run / "evaluations.csv"
     result = evaluate(args, actor, args.eval_episodes, stop, run / f"videos/{step}.mp4" if args.capture_video else None)
     if result is None:
         return
-    row = {"step": step, "return_mean": result["mean"], "return_std": result["std"]}
-    row |= {"length_mean": np.mean(result["lengths"]), "length_std": np.std(result["lengths"])}
-    row |= {f"usage_{m}": share for m, share in enumerate(result.get("expert_usage", []), 1)}
-    earlier = [r for r in csv.DictReader(path.open()) if int(r["step"]) < step] if path.exists() else []
+    lengths, shares = result["lengths"], result.get("expert_usage", [])
+    row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
+    header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
+    earlier = list(csv.reader(path.open()))[1:] if path.exists() else []
     with whole(path) as part, part.open("w", newline="") as file:
-        table = csv.DictWriter(file, list(row))
-        table.writeheader()
-        table.writerows([*earlier, row])
+        csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
+        csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
     writer.add_scalar("eval/episodic_return", result["mean"], step)
     save_actor(run / "actor.safetensors", actor, args, step)
     if result["mean"] > progress["best"]:
         progress["best"] = result["mean"]
         save_actor(run / "actor_best.safetensors", actor, args, step)
+
+
+def show_progress(bar: tqdm, writer: SummaryWriter, step: int, marks: deque, latest: float, shares: list) -> None:
+    """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
+    marks.append((step, time.time()))
+    rate = (step - marks[0][0]) / (marks[-1][1] - marks[0][1])
+    for name, value in {
+        "charts/SPS": rate,
+        **{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)},
+    }.items():
+        writer.add_scalar(name, value, step)
+    said = f"return {latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
+    bar.set_postfix_str(said, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable and step % 10_000 == 0:
+        left = tqdm.format_interval((bar.total - step) / rate)
+        print(f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  {said}", flush=True)
 
 
 def train(args: Args) -> Path:
@@ -717,26 +657,24 @@ def train(args: Args) -> Path:
     env = make_env(args.env_id)
     rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
     actor, n_a = learner.actor, learner.n_a
+    args.exp_name = args.exp_name or actor.name
     run, lock, replay = open_run(args, actor, device)
     progress, latest, experts = {"global_step": 0, "best": -math.inf}, math.nan, deque(maxlen=1000)
     if (run / "checkpoint.safetensors").exists():
         progress = load_checkpoint(run, learner, rollout, replay)
-    start, started = progress["global_step"], time.time()
-    print(f"{args.env_id}: {actor.n_s} observations, {n_a} actions; {actor.describe()}; {run}", flush=True)
+    start = progress["global_step"]
+    size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
+    print(f"{args.env_id}: {size}; {run}", flush=True)
     if args.track:
         import wandb
 
         who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
         wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
     writer = SummaryWriter(str(run), purge_step=start or None)
+    bar = tqdm(initial=start, total=args.total_timesteps, file=sys.stdout, disable=not sys.stdout.isatty())
+    marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
     stop: list[int] = []  # the signals that asked us to leave
     handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    bar = tqdm(
-        total=args.total_timesteps, initial=start, unit=" steps", file=sys.stdout, disable=not sys.stdout.isatty()
-    )
-
-    def not_finite(what: str) -> UserError:
-        return UserError(f"{what} at step {global_step}, episode {rollout.episode}; the last checkpoint stays in {run}")
 
     try:
         for global_step in range(start, args.total_timesteps):
@@ -744,11 +682,10 @@ def train(args: Args) -> Path:
             if global_step < args.learning_starts:
                 action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
             else:
-                action, expert = act(actor, obs, torch.randn(n_a).numpy())
+                action, expert = actor.act(obs, torch.randn(n_a).numpy())
                 experts.append(expert)
             reward, terminated, truncated = rollout.step(action)
-            if not math.isfinite(reward + rollout.obs.sum()):
-                raise not_finite(f"{args.env_id} gave reward {reward} and observation {rollout.obs.tolist()}")
+            seen = {"reward": reward, "observation": rollout.obs.tolist(), "losses": []}
             replay.add(obs, action, rollout.obs, reward, terminated, rollout.episode)
             if terminated or truncated:
                 latest = rollout.episode_return
@@ -758,18 +695,23 @@ def train(args: Args) -> Path:
 
             if global_step > args.learning_starts:
                 q, q_losses = learner.update_critics(replay)
-                if not math.isfinite(q_losses.sum().item()):
-                    raise not_finite(f"the critics' losses are {q_losses.tolist()}")
+                seen["losses"] += q_losses.tolist()
                 if global_step % args.policy_frequency == 0:
                     for _ in range(args.policy_frequency):
-                        log_pi, q_pi, balance = learner.update_actor(replay)
-                        if not math.isfinite(log_pi):
-                            raise not_finite(f"the actor's mean log-probability is {log_pi}")
+                        log_pi, q_pi, own_losses = learner.update_actor(replay)
+                        seen["losses"].append(log_pi)
                     if global_step % 100 == 0:
-                        log_losses(writer, learner, q, q_losses, log_pi, q_pi, balance, global_step)
+                        losses = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
+                        losses |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
+                        losses |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
+                        losses["alpha_loss"] = -learner.alpha * (log_pi - n_a)
+                        for name, value in losses.items():
+                            writer.add_scalar(f"losses/{name}", float(value), global_step)
                 if global_step % args.target_network_frequency == 0:
-                    learner.update_targets()
+                    learner.critic.target_flat.lerp_(learner.critic.flat, args.tau)
 
+            if not np.isfinite([reward, *seen["observation"], *seen["losses"]]).all():
+                raise UserError(f"not finite at step {global_step}: {seen}; the last checkpoint stays in {run}")
             progress["global_step"] = step = global_step + 1
             if step % args.eval_every == 0 or step == args.total_timesteps:
                 record_evaluation(args, run, actor, writer, progress, stop)
@@ -777,7 +719,7 @@ def train(args: Args) -> Path:
                 save_checkpoint(run, learner, rollout, replay, progress)
             if step % 1000 == 0:
                 shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
-                show_progress(bar, writer, step, (step - start) / (time.time() - started), latest, shares)
+                show_progress(bar, writer, step, marks, latest, shares)
             if stop:
                 break
         result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
@@ -789,29 +731,13 @@ def train(args: Args) -> Path:
     if stop:
         print(f"stopped at step {progress['global_step']}; go on with: python {sys.argv[0]} --resume {run}", flush=True)
         sys.exit(128 + stop[0])
-    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps}
-    about |= {"episodes": args.final_eval_episodes, "first_eval_seed": EVAL_SEED}
-    write_json(run / "evaluation.json", about | result)
+    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": EVAL_SEED}
+    with whole(run / "evaluation.json") as part:
+        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2))
     if not args.keep_replay:
         (run / "replay.npy").unlink()
     print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
     return run
-
-
-def show_progress(bar: tqdm, writer: SummaryWriter, step: int, rate: float, latest: float, shares: list[float]) -> None:
-    """TensorBoard's rate and experts, the bar on a terminal, and a plain line every 10,000 steps elsewhere."""
-    writer.add_scalar("charts/SPS", rate, step)
-    for m, share in enumerate(shares, 1):
-        writer.add_scalar(f"experts/usage_{m}", share, step)
-    active = f"{sum(share > 0 for share in shares)}/{len(shares)}"
-    bar.set_postfix({"return": f"{latest:.1f}", "experts": active}, refresh=False)
-    bar.update(step - bar.n)
-    if bar.disable and step % 10_000 == 0:
-        left = tqdm.format_interval((bar.total - step) / rate)
-        print(
-            f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  return {latest:.1f}  experts {active}",
-            flush=True,
-        )
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
@@ -831,22 +757,21 @@ def parse_args(default: Optional[Args] = None) -> Args:
 
 def resumed_args(folder: str) -> Args:
     """The settings of the run to resume; a flag given now must say the same, unless it may change."""
-    path = Path(folder) / "config.json"
     try:
-        config = json.loads(path.read_text())
-        saved = Args(**config["args"] | {"resume": folder})
+        config = json.loads((Path(folder) / "config.json").read_text())
+        if config["format"] != RUN_FORMAT:
+            raise UserError(f"{folder} holds a {config['format']}, not a {RUN_FORMAT}; resume it with its own script")
+        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
+        saved = Args(**settings | {"resume": folder})
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder} is not a run folder: there is no config.json in it") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{path} is damaged or of another trainer ({error}); give the folder of a run of mine"
-        ) from None
+        raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
     args = parse_args(default=saved)
     for name, now in asdict(args).items():
-        if now != getattr(saved, name) and name not in FREE_ON_RESUME:
-            raise UserError(
-                f"{folder} was trained with {flag(name)} {getattr(saved, name)}, not {now}; leave {flag(name)} out"
-            )
+        then = getattr(saved, name)
+        if now != then and name not in FREE_ON_RESUME:
+            raise UserError(f"{folder} was trained with {name} {then}, not {now}; leave that flag out")
     return args
 
 

@@ -1,0 +1,760 @@
+"""The closed-box baselines: SAC with a neural actor of SMoSE's size (SAC-S, SAC-M) or CleanRL's (SAC-L), in one file.
+
+    python sac_baseline.py --env-id Hopper-v4 --size M --seed 3            # the paper's settings, 1,000,000 steps
+    python sac_baseline.py --env-id Hopper-v4 --size S --n-experts 16      # the budget of a SMoSE with 16 experts
+    python sac_baseline.py --env-id Hopper-v4 --hidden-sizes 64 64         # any other actor
+    python sac_baseline.py --resume runs/Hopper-v4__sac_m__3__1763251200   # go on after a kill, bit for bit
+
+Everything but the actor is that of smose_sac.py, to the letter: `diff smose_sac.py sac_baseline.py` shows the science.
+Sizes are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement Learning in
+Continuous Control Tasks", AAAI 2025. Gradients are written out beside their equations: products then write into buffers
+that are kept, and nothing is computed that nobody uses. The columns of a batch are its states and row 0 is ones, so
+that an affine layer is `W @ h` with its bias in W's column 0.
+"""
+
+import contextlib
+import csv
+import difflib
+import fcntl
+import io
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import deque
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Literal, Optional
+
+import gymnasium as gym
+import imageio
+import mujoco
+import numpy as np
+import torch
+import tyro
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+EVAL_SEED = 100_000  # episode i of every evaluation starts from env.reset(seed=EVAL_SEED + i)
+RUN_FORMAT = "sac-run"
+FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
+VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+
+
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
+@dataclass
+class Args:
+    env_id: str = "Hopper-v4"
+    """any Gymnasium environment with a flat Box observation and a bounded Box action"""
+    seed: int = 0
+    """seed of the experiment"""
+    total_timesteps: int = 1_000_000
+    """total steps in the environment, warm-up included"""
+    exp_name: Optional[str] = None
+    """the name of this experiment, part of the run folder's name; sac_s, sac_m or sac_l by default"""
+    resume: Optional[str] = None
+    """run folder to continue from its last checkpoint (all other settings are taken from there)"""
+    eval_every: int = 25_000
+    """steps between two evaluations of the deterministic policy"""
+    eval_episodes: int = 10
+    """episodes of such an evaluation"""
+    final_eval_episodes: int = 100
+    """episodes of the evaluation at the end"""
+    checkpoint_every: int = 50_000
+    """steps between two checkpoints for --resume"""
+    keep_replay: bool = True
+    """leave the replay file in the run folder at the end (distill_trees.py reads it)"""
+    capture_video: bool = False
+    """save an mp4 of one episode of every evaluation"""
+    track: bool = False
+    """track the run with Weights and Biases"""
+    wandb_project_name: str = "smose"
+    """the wandb project's name"""
+    wandb_entity: Optional[str] = None
+    """the entity (team) of the wandb project"""
+    cuda: bool = True
+    """use CUDA where it is available"""
+    num_threads: int = 1
+    """threads of PyTorch; 1 is best for sweeps"""
+
+    # Algorithm specific arguments
+    size: Literal["S", "M", "L"] = "L"
+    """S: as many parameters as one decision of SMoSE uses; M: as many as SMoSE has; L: CleanRL's 256-256"""
+    n_experts: int = 8
+    """number of experts M of the SMoSE whose size S and M match"""
+    hidden_sizes: Optional[tuple[int, ...]] = None
+    """widths of the actor's hidden layers, instead of a size"""
+    buffer_size: int = 1_000_000
+    """transitions that the replay buffer samples from"""
+    gamma: float = 0.99
+    """discount factor"""
+    tau: float = 0.005
+    """target smoothing coefficient"""
+    batch_size: int = 256
+    """batch size sampled from the replay buffer"""
+    learning_starts: int = 10_000
+    """uniformly random steps before learning starts"""
+    policy_lr: float = 3e-4
+    """learning rate of the actor"""
+    q_lr: float = 1e-3
+    """learning rate of the critics"""
+    alpha_lr: float = 1e-3
+    """learning rate of the entropy coefficient"""
+    policy_frequency: int = 2
+    """steps between two turns of the actor, which makes up for them by as many updates"""
+    target_network_frequency: int = 1
+    """steps between two updates of the target networks"""
+    alpha: float = 0.2
+    """entropy coefficient, if it isn't tuned"""
+    autotune: bool = True
+    """tune the entropy coefficient, starting at 1"""
+    log_std_min: float = -5.0
+    """lowest logarithm of an action's standard deviation"""
+    log_std_max: float = 2.0
+    """highest logarithm of an action's standard deviation"""
+
+
+def check_args(args: Args) -> None:
+    """Refuse numbers that can't be meant, before anything is written."""
+    lowest = {"seed": 0, "learning_starts": 0, "alpha": 1e-9, "log_std_min": -50, "log_std_max": args.log_std_min}
+    highest = {"seed": 2**32 - 1, "learning_starts": args.total_timesteps - 1, "n_experts": 4096, "batch_size": 10**6}
+    highest |= {"gamma": 1, "tau": 1, "policy_lr": 1, "q_lr": 1, "alpha_lr": 1}
+    highest |= {"num_threads": 1024, "checkpoint_every": 10**9, "log_std_max": 50}
+    for name, value in asdict(args).items():
+        low, high = lowest.get(name, 1 if type(value) is int else 0), highest.get(name, 10**12)
+        if type(value) in (int, float) and not low <= value <= high:
+            raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
+    if args.track and find_spec("wandb") is None:
+        raise UserError("--track needs the package wandb; install it with: pip install wandb")
+
+
+def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
+    """The environment, or one line that says why not."""
+    gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
+    try:
+        env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
+    except Exception as error:
+        near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
+        hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
+        reason = next(iter(f"{error}".splitlines()), type(error).__name__)
+        raise UserError(f"cannot make environment {env_id!r}: {reason.rstrip('.')}{hint}") from error
+    for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
+        if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
+            raise UserError(f"{env_id} has {what} {space}; this needs a flat vector of numbers (a one-dimensional Box)")
+    if not env.action_space.is_bounded():
+        raise UserError(f"{env_id} has unbounded actions {env.action_space}; give its Box finite limits")
+    return env
+
+
+class Replay:
+    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file.
+
+    It is a ring with `checkpoint_every` rows to spare: a killed run overwrote nothing that its checkpoint still needs.
+    """
+
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device, fresh: bool = True):
+        ends = np.cumsum([n_s, n_a, n_s, 1, 1, 1]).tolist()  # episodes count from 1, so that 0 marks an unused row
+        names = ("obs", "action", "next_obs", "reward", "terminated", "episode")
+        self.columns = dict(zip(names, pairwise([0, *ends]), strict=True))
+        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
+        if fresh:
+            np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, ends[-1]))
+        try:
+            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
+        except (FileNotFoundError, ValueError) as error:
+            raise UserError(f"{path} is missing or damaged ({error}); start a new run") from None
+        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
+            os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
+        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
+        self.rows = torch.from_numpy(self.table)
+        self.batch = self.rows.new_empty(args.batch_size, ends[-1])
+        # what the networks read, filled by sample: x = [1; s; a] and next_x = [1; s'; a']
+        self.x, self.next_x = (torch.ones(1 + n_s + n_a, args.batch_size, device=device) for _ in range(2))
+        self.s, self.next_s = self.x[: 1 + n_s], self.next_x[: 1 + n_s]
+
+    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
+        self.table[self.count % self.n_rows] = np.concatenate((obs, action, next_obs, (reward, terminated, episode)))
+        self.count += 1
+
+    def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Fill x and next_x, but for a', with a random batch; return its rewards and terminations."""
+        steps = torch.randint(max(0, self.count - self.size), self.count, (len(self.batch),))
+        torch.index_select(self.rows, 0, steps.remainder_(self.n_rows), out=self.batch)
+        first, last = self.columns["next_obs"]
+        self.x[1:] = self.batch[:, :first].T
+        self.next_s[1:] = self.batch[:, first:last].T
+        return tuple(self.batch[:, last : last + 2].T.to(self.x.device))
+
+
+def flat_weights(shapes: list[tuple[int, ...]], device: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """One flat tensor for all layers [bias | weight] of a network, and its parts, at PyTorch's own random start."""
+    flat = torch.empty(sum(math.prod(shape) for shape in shapes), device=device)
+    layers = [part.view(shape) for part, shape in zip(flat.split([math.prod(s) for s in shapes]), shapes, strict=True)]
+    for layer in layers:
+        layer.uniform_(-1, 1).mul_((layer.shape[-1] - 1) ** -0.5)
+    return flat, layers
+
+
+class Adam:
+    """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
+
+    def __init__(self, flat: torch.Tensor, lr: float):
+        self.flat, self.m, self.v, self.t = flat, torch.zeros_like(flat), torch.zeros_like(flat), flat.new_zeros(())
+        self.settings = {"lr": lr, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+
+    def step(self) -> None:
+        self.t += 1
+        lists = [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t]
+        torch._fused_adam_(*lists, **self.settings, amsgrad=False, maximize=False)
+
+
+class TwinCritic:
+    """CleanRL's Q_1 and Q_2 (two hidden layers of 256, ReLU) side by side, and their target networks."""
+
+    def __init__(self, n_in: int, batch_size: int, device: torch.device, hidden: int = 256):
+        shapes = [(2, hidden, 1 + n_in), (2, hidden, 1 + hidden), (2, 1, 1 + hidden)]
+        self.flat, self.weights = flat_weights(shapes, device)
+        self.flat.grad, self.grads = flat_weights(shapes, device)
+        self.target_flat, self.target_weights = flat_weights(shapes, device)
+        self.target_flat.copy_(self.flat)
+        self.h1, self.h2 = (torch.ones(2, 1 + hidden, batch_size, device=device) for _ in range(2))
+        self.g1, self.g2 = (torch.empty(2, hidden, batch_size, device=device) for _ in range(2))
+
+    def forward(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
+        """q = W3 [1; relu(W2 [1; relu(W1 x)])], both critics at once: [2, batch]."""
+        w1, w2, w3 = weights
+        torch.bmm(w1, x.expand(2, -1, -1), out=self.h1[:, 1:]).relu_()
+        torch.bmm(w2, self.h1, out=self.h2[:, 1:]).relu_()
+        return torch.bmm(w3, self.h2).squeeze(1)
+
+    def step(self, x: torch.Tensor, y: torch.Tensor, optimizer: Adam) -> tuple[torch.Tensor, torch.Tensor]:
+        """One step down sum_i mean((Q_i(x) - y)^2); returns both critics' values and losses before it.
+
+        g2 = W3' g_q where h2 > 0,  g1 = W2' g2 where h1 > 0;  dL/dW3 = g_q h2',  dL/dW2 = g2 h1',  dL/dW1 = g1 x'.
+        """
+        q = self.forward(x, self.weights)
+        error = q - y
+        g_q = (error * (2 / y.shape[0])).unsqueeze(1)
+        (_, w2, w3), (d1, d2, d3) = self.weights, self.grads
+        torch.mul(w3[:, :, 1:].mT, g_q, out=self.g2)
+        torch.ops.aten.threshold_backward.grad_input(self.g2, self.h2[:, 1:], 0, grad_input=self.g2)
+        torch.bmm(w2[:, :, 1:].mT, self.g2, out=self.g1)
+        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1[:, 1:], 0, grad_input=self.g1)
+        torch.bmm(g_q, self.h2.mT, out=d3)
+        torch.bmm(self.g2, self.h1.mT, out=d2)
+        torch.bmm(self.g1, x.expand(2, -1, -1).mT, out=d1)
+        optimizer.step()
+        return q, error.square().mean(1)
+
+    def action_gradient(self, q: torch.Tensor, n_a: int) -> torch.Tensor:
+        """d min_i Q_i / da [n_a, batch] after forward: each state goes back through its smaller critic only."""
+        w1, w2, w3 = self.weights
+        gradient = torch.empty(n_a, q.shape[1], device=q.device)
+        lower = q[0] < q[1]
+        for i, states in enumerate((lower.nonzero()[:, 0], lower.logical_not().nonzero()[:, 0])):
+            h1, h2 = self.h1[i, 1:].index_select(1, states), self.h2[i, 1:].index_select(1, states)
+            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(h2), h2, 0)
+            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, h1, 0)
+            gradient.index_copy_(1, states, w1[i, :, -n_a:].T @ g1)
+        return gradient
+
+
+class SquashedGaussian:
+    """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
+
+    def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
+        self.n_s, self.n_a = n_s, n_a
+        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
+        self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
+        self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
+        self.column = torch.ones(1 + n_s).numpy()  # [1; obs] of the state to act in
+
+    def act(self, obs: np.ndarray, noise: Optional[np.ndarray] = None) -> tuple[np.ndarray, Optional[int]]:
+        """The action in one state, random with noise ~ N(0, 1) and the mean without, and the expert that chose it."""
+        self.column[1:] = obs
+        h, expert = self.decide(self.column)
+        x = h[: self.n_a]
+        if noise is not None:
+            x = x + noise * np.exp(self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1))
+        return self.np_scale * np.tanh(x) + self.np_bias, expert
+
+    def sample(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Actions and their log-probabilities for a batch whose mean and raw log-std are the halves of h."""
+        mean, raw = h.chunk(2)
+        noise, t = torch.randn(mean.shape).to(h.device), raw.tanh()
+        log_std = self.log_std_min + self.half_range * (t + 1)
+        step = log_std.exp() * noise
+        y = (mean + step).tanh()
+        slope = self.scale * (1 - y * y)  # da/dx for a = scale tanh(x) + bias
+        log_pi = (-0.5 * noise * noise - log_std - (slope + 1e-6).log() - 0.5 * math.log(2 * math.pi)).sum(0)
+        self.sampled = t, step, y, slope
+        return torch.addcmul(self.bias, self.scale, y), log_pi
+
+    def sample_backward(self, g_action: torch.Tensor, g_log_pi: float) -> torch.Tensor:
+        """From dL/da and dL/dlog_pi (the same for every state) to dL/dh, with x = mean + std noise:
+
+        dlog_pi/dx = 2 y slope / (slope + 1e-6),  dlog_pi/dlog_std = dlog_pi/dx std noise - 1.
+        """
+        t, step, y, slope = self.sampled
+        g_x = slope * (g_action + (2 * g_log_pi) * y / (slope + 1e-6))
+        g_raw = (g_x * step - g_log_pi) * (self.half_range * (1 - t * t))
+        return torch.cat((g_x, g_raw))
+
+
+class Actor(SquashedGaussian):
+    """Affine layers with ReLU between them; the heads are the mean and the raw log-std."""
+
+    def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
+        super().__init__(n_s, n_a, args, space, device)
+        self.n_experts, self.size = 0, args.size if args.hidden_sizes is None else "custom"
+        widths = args.hidden_sizes or hidden_sizes(args.size, n_s, n_a, args.n_experts)
+        if min(widths) < 1 or max(widths) > 4096:
+            raise UserError(f"--hidden-sizes {' '.join(map(str, widths))} is out of range; give widths from 1 to 4096")
+        sizes = [n_s, *widths, 2 * n_a]
+        shapes = [(after, 1 + before) for before, after in pairwise(sizes)]
+        self.flat, self.weights = flat_weights(shapes, device)
+        self.flat.grad, self.grads = flat_weights(shapes, device)
+        self.hidden = [torch.ones(1 + width, args.batch_size, device=device) for width in widths]
+        self.n_active = self.n_total = self.flat.numel()
+        self.name, self.title = f"sac_{self.size.lower()}", f"SAC-{self.size}, {'-'.join(map(str, widths))} hidden"
+        self.about = {"format": "sac-actor", "size": self.size, "hidden_sizes": json.dumps(widths)}
+
+    def forward(self, s: torch.Tensor, update: bool = False) -> torch.Tensor:
+        """Mean and raw log-std [2 n_a, batch]: h_i = [1; relu(W_i h_{i-1})], and the heads W h."""
+        self.inputs = [s, *self.hidden]
+        for weight, before, after in zip(self.weights, self.inputs, self.hidden, strict=False):
+            torch.mm(weight, before, out=after[1:]).relu_()
+        return self.weights[-1] @ self.inputs[-1]
+
+    def decide(self, s: np.ndarray) -> tuple[np.ndarray, None]:
+        """The same for one state in NumPy, which is quicker there; there are no experts to name."""
+        *hidden, heads = (weight.cpu().numpy() for weight in self.weights)
+        for weight in hidden:
+            s = np.concatenate(([1], np.maximum(weight @ s, 0)), dtype=s.dtype)
+        return heads @ s, None
+
+    def backward(self, g_h: torch.Tensor) -> dict[str, torch.Tensor]:
+        """From dL/dh: dL/dW_i = g_i h_{i-1}', g_{i-1} = W_i' g_i where h_{i-1} > 0; there are no losses of its own."""
+        layers = list(zip(self.weights, self.grads, self.inputs, strict=True))
+        for i, (weight, grad, before) in reversed(list(enumerate(layers))):
+            torch.mm(g_h, before.T, out=grad)
+            if i > 0:
+                g_h = torch.ops.aten.threshold_backward(weight[:, 1:].T @ g_h, before[1:], 0)
+        return {}
+
+    def layers(self) -> dict[str, torch.Tensor]:
+        """The weights [bias | weight] under the names that actor.safetensors gives them."""
+        *hidden, heads = self.weights
+        named = {f"hidden.{i}": weight for i, weight in enumerate(hidden)}
+        return {**named, "mean": heads[: self.n_a], "log_std": heads[self.n_a :]}
+
+
+def hidden_sizes(size: str, n_s: int, n_a: int, m: int) -> tuple[int, ...]:
+    """One hidden layer as wide as the parameters of one decision (S) or of all M experts (M) allow; L is CleanRL's."""
+    if size == "L":
+        return 256, 256
+    parameters = n_s * (m + 2 * n_a) if size == "S" else m * n_s * (1 + 2 * n_a)
+    return (math.ceil(parameters / (n_s + 2 * n_a)),)
+
+
+class Learner:
+    """SAC's update of the actor, the critics and the entropy coefficient."""
+
+    def __init__(self, args: Args, env: gym.Env, device: torch.device):
+        (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
+        self.args, self.n_s, self.n_a = args, n_s, n_a
+        self.actor = Actor(n_s, n_a, args, env.action_space, device)
+        self.critic = TwinCritic(n_s + n_a, args.batch_size, device)
+        self.actor_optimizer, self.q_optimizer = (
+            Adam(self.actor.flat, args.policy_lr),
+            Adam(self.critic.flat, args.q_lr),
+        )
+        self.log_alpha, self.alpha_adam = 0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0)
+
+    @property
+    def alpha(self) -> float:
+        return math.exp(self.log_alpha)
+
+    def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
+        """y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps."""
+        reward, terminated = replay.sample()
+        replay.next_x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.next_s))
+        next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
+        y = reward + self.args.gamma * (1 - terminated) * (next_q - self.alpha * log_pi)
+        return self.critic.step(replay.x, y, self.q_optimizer)
+
+    def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
+        """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
+        batch_size = replay.x.shape[1]
+        replay.x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.s, update=True))
+        q = self.critic.forward(replay.x, self.critic.weights)
+        g_action = self.critic.action_gradient(q, self.n_a) * (-1 / batch_size)
+        own_losses = self.actor.backward(self.actor.sample_backward(g_action, self.alpha / batch_size))
+        self.actor_optimizer.step()
+        mean_log_pi = log_pi.mean().item()
+        if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a
+            gradient = -self.alpha * (mean_log_pi - self.n_a)
+            m, v, t = self.alpha_adam
+            m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
+            self.log_alpha -= self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
+            self.alpha_adam = m, v, t
+        return mean_log_pi, q, own_losses
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Every tensor that an update depends on, by reference."""
+        tensors = {"critic": self.critic.flat, "target": self.critic.target_flat, "actor": self.actor.flat}
+        for name, adam in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
+            tensors |= {f"{name}.m": adam.m, f"{name}.v": adam.v, f"{name}.t": adam.t}
+        return tensors
+
+
+class Rollout:
+    """The environment in use, and what it takes to bring it back to this very step."""
+
+    def __init__(self, env: gym.Env, seed: int):
+        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, env.action_space.dtype)
+        env.reset(seed=seed)
+        model = getattr(env.unwrapped, "model", None)
+        self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
+        self.before = np.zeros(mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0)
+        self.reset()
+
+    def reset(self) -> None:
+        self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
+        self.obs = np.asarray(self.env.reset()[0], np.float32)
+        self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
+
+    def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
+        if self.simulator:
+            mujoco.mj_getState(*self.simulator, self.before, INTEGRATION)
+        self.action = action.astype(self.env.action_space.dtype)
+        obs, reward, terminated, truncated, _ = self.env.step(self.action)
+        self.obs = np.asarray(obs, np.float32)
+        self.episode_return, self.episode_length = self.episode_return + float(reward), self.episode_length + 1
+        return float(reward), bool(terminated), bool(truncated)
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
+        arrays = {"env.obs": self.obs, "env.action": self.action, "env.before": self.before}
+        values = {name: getattr(self, name) for name in ("episode", "episode_return", "episode_length", "rng_at_reset")}
+        values["rng"] = self.env.unwrapped.np_random.bit_generator.state
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}, values
+
+    def restore(self, tensors: dict[str, torch.Tensor], values: dict) -> bool:
+        """Back to a saved step, or False and a new episode where the environment can't be brought back.
+
+        The episode is reset as it was then, and its last step taken again from the state before it: that also brings
+        back what a step leaves behind (Reacher-v4's reward reads old body positions).
+        """
+        generator = self.env.unwrapped.np_random.bit_generator
+        generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
+        self.reset()
+        self.episode = values["episode"] + (not self.simulator)
+        if self.simulator and values["episode_length"]:
+            mujoco.mj_setState(*self.simulator, tensors["env.before"].numpy(), INTEGRATION)
+            self.step(tensors["env.action"].numpy())
+            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
+            generator.state = values["rng"]
+            self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
+        return np.array_equal(self.obs, tensors["env.obs"].numpy())
+
+
+def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optional[Path] = None) -> Optional[dict]:
+    """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
+    env = make_env(args.env_id, "rgb_array" if video else None)
+    returns, choices, frames = [], [], []
+    for episode in range(episodes):
+        (obs, _), total, experts, done = env.reset(seed=EVAL_SEED + episode), 0.0, [], False
+        while not done:
+            if video and episode == 0:
+                try:
+                    frames.append(env.render())
+                except Exception as error:  # no GL: all but the video goes on
+                    print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
+                    args.capture_video, video = False, None
+            action, expert = actor.act(obs)
+            obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
+            total, done = total + float(reward), terminated or truncated
+            experts.append(expert)
+        if stop:
+            return None
+        returns.append(total)
+        choices.append(experts)
+    if frames:
+        video.parent.mkdir(exist_ok=True)
+        imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
+    env.close()
+    lengths = [len(experts) for experts in choices]
+    result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
+    if actor.n_experts:
+        usage = np.bincount(sum(choices, []), minlength=actor.n_experts) / sum(lengths)
+        switches = sum(before != after for experts in choices for before, after in pairwise(experts))
+        result |= {"expert_usage": usage.tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
+    return result
+
+
+@contextlib.contextmanager
+def whole(path: Path):
+    """A name to write to; what is written there becomes `path` whole, or not at all."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+        with open(part, "r+b") as file:
+            os.fsync(file.fileno())
+        os.chmod(part, 0o644)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
+    tensors = {"action_scale": actor.scale[:, 0], "action_bias": actor.bias[:, 0]}
+    for name, layer in actor.layers().items():
+        tensors |= {f"{name}.weight": layer[..., 1:], f"{name}.bias": layer[..., 0]}
+    about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "args": json.dumps(asdict(args))}
+    with whole(path) as part:
+        tensors = {name: tensor.cpu().float().contiguous() for name, tensor in tensors.items()}
+        save_file(tensors, part, actor.about | about | {"versions": json.dumps(VERSIONS)})
+
+
+def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
+    """All that --resume needs besides the replay file, in one safetensors file."""
+    tensors, env_values = rollout.state()
+    tensors |= learner.state() | {"rng": torch.get_rng_state()}
+    if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
+        raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
+    values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
+    replay.file.flush()
+    with whole(run / "checkpoint.safetensors") as part:
+        save_file(tensors, part, {"global_step": str(progress["global_step"]), "state": json.dumps(values)})
+
+
+def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
+    """Put everything back as it was; returns the loop's own progress."""
+    try:
+        with safe_open(run / "checkpoint.safetensors", "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            values = json.loads(file.metadata()["state"])
+        for name, tensor in learner.state().items():
+            tensor.copy_(tensors[name])
+        learner.log_alpha, learner.alpha_adam = values["log_alpha"], values["alpha_adam"]
+        replay.count = values["global_step"]
+        if not rollout.restore(tensors, values["env"]):
+            print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
+        torch.set_rng_state(tensors["rng"])
+        return {name: values[name] for name in ("global_step", "best")}
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{run}/checkpoint.safetensors is damaged ({error}); start a new run") from error
+
+
+def open_run(args: Args, actor: Actor, device: torch.device):
+    """The run folder, new or resumed, its lock (one trainer at a time) and its replay."""
+    name = f"{re.sub('[/:]', '-', args.env_id)}__{args.exp_name}__{args.seed}"
+    run = Path(args.resume or f"runs/{name}__{int(time.time())}")
+    while not args.resume and run.exists():  # two runs of one name within a second
+        run = Path(f"runs/{name}__{int(time.time())}")
+    run.mkdir(parents=True, exist_ok=True)
+    lock = open(run / ".lock", "w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fresh = not (run / "checkpoint.safetensors").exists()
+        replay = Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
+        config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
+        config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
+        with whole(run / "config.json") as part:
+            part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2))
+        return run, lock, replay
+    except BlockingIOError:
+        raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
+    except BaseException:
+        if not args.resume:
+            shutil.rmtree(run)
+        raise
+
+
+def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict, stop: list) -> None:
+    """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
+    step, path = progress["global_step"], run / "evaluations.csv"
+    result = evaluate(args, actor, args.eval_episodes, stop, run / f"videos/{step}.mp4" if args.capture_video else None)
+    if result is None:
+        return
+    lengths, shares = result["lengths"], result.get("expert_usage", [])
+    row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
+    header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
+    earlier = list(csv.reader(path.open()))[1:] if path.exists() else []
+    with whole(path) as part, part.open("w", newline="") as file:
+        csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
+        csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
+    writer.add_scalar("eval/episodic_return", result["mean"], step)
+    save_actor(run / "actor.safetensors", actor, args, step)
+    if result["mean"] > progress["best"]:
+        progress["best"] = result["mean"]
+        save_actor(run / "actor_best.safetensors", actor, args, step)
+
+
+def show_progress(bar: tqdm, writer: SummaryWriter, step: int, marks: deque, latest: float, shares: list) -> None:
+    """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
+    marks.append((step, time.time()))
+    rate = (step - marks[0][0]) / (marks[-1][1] - marks[0][1])
+    for name, value in {
+        "charts/SPS": rate,
+        **{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)},
+    }.items():
+        writer.add_scalar(name, value, step)
+    said = f"return {latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
+    bar.set_postfix_str(said, refresh=False)
+    bar.update(step - bar.n)
+    if bar.disable and step % 10_000 == 0:
+        left = tqdm.format_interval((bar.total - step) / rate)
+        print(f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  {said}", flush=True)
+
+
+def train(args: Args) -> Path:
+    """Train as `args` say; returns the run folder."""
+    check_args(args)
+    torch.set_num_threads(args.num_threads)
+    torch.manual_seed(args.seed)
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    env = make_env(args.env_id)
+    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
+    actor, n_a = learner.actor, learner.n_a
+    args.exp_name = args.exp_name or actor.name
+    run, lock, replay = open_run(args, actor, device)
+    progress, latest, experts = {"global_step": 0, "best": -math.inf}, math.nan, deque(maxlen=1000)
+    if (run / "checkpoint.safetensors").exists():
+        progress = load_checkpoint(run, learner, rollout, replay)
+    start = progress["global_step"]
+    size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
+    print(f"{args.env_id}: {size}; {run}", flush=True)
+    if args.track:
+        import wandb
+
+        who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
+        wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
+    writer = SummaryWriter(str(run), purge_step=start or None)
+    bar = tqdm(initial=start, total=args.total_timesteps, file=sys.stdout, disable=not sys.stdout.isatty())
+    marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
+    stop: list[int] = []  # the signals that asked us to leave
+    handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+
+    try:
+        for global_step in range(start, args.total_timesteps):
+            obs = rollout.obs
+            if global_step < args.learning_starts:
+                action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
+            else:
+                action, expert = actor.act(obs, torch.randn(n_a).numpy())
+                experts.append(expert)
+            reward, terminated, truncated = rollout.step(action)
+            seen = {"reward": reward, "observation": rollout.obs.tolist(), "losses": []}
+            replay.add(obs, action, rollout.obs, reward, terminated, rollout.episode)
+            if terminated or truncated:
+                latest = rollout.episode_return
+                writer.add_scalar("charts/episodic_return", latest, global_step)
+                writer.add_scalar("charts/episodic_length", rollout.episode_length, global_step)
+                rollout.reset()
+
+            if global_step > args.learning_starts:
+                q, q_losses = learner.update_critics(replay)
+                seen["losses"] += q_losses.tolist()
+                if global_step % args.policy_frequency == 0:
+                    for _ in range(args.policy_frequency):
+                        log_pi, q_pi, own_losses = learner.update_actor(replay)
+                        seen["losses"].append(log_pi)
+                    if global_step % 100 == 0:
+                        losses = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
+                        losses |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
+                        losses |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
+                        losses["alpha_loss"] = -learner.alpha * (log_pi - n_a)
+                        for name, value in losses.items():
+                            writer.add_scalar(f"losses/{name}", float(value), global_step)
+                if global_step % args.target_network_frequency == 0:
+                    learner.critic.target_flat.lerp_(learner.critic.flat, args.tau)
+
+            if not np.isfinite([reward, *seen["observation"], *seen["losses"]]).all():
+                raise UserError(f"not finite at step {global_step}: {seen}; the last checkpoint stays in {run}")
+            progress["global_step"] = step = global_step + 1
+            if step % args.eval_every == 0 or step == args.total_timesteps:
+                record_evaluation(args, run, actor, writer, progress, stop)
+            if step % args.checkpoint_every == 0 or step == args.total_timesteps or stop:
+                save_checkpoint(run, learner, rollout, replay, progress)
+            if step % 1000 == 0:
+                shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
+                show_progress(bar, writer, step, marks, latest, shares)
+            if stop:
+                break
+        result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
+    finally:
+        bar.close()
+        writer.close()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    if stop:
+        print(f"stopped at step {progress['global_step']}; go on with: python {sys.argv[0]} --resume {run}", flush=True)
+        sys.exit(128 + stop[0])
+    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": EVAL_SEED}
+    with whole(run / "evaluation.json") as part:
+        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2))
+    if not args.keep_replay:
+        (run / "replay.npy").unlink()
+    print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
+    return run
+
+
+def parse_args(default: Optional[Args] = None) -> Args:
+    """The command line, where 1e6 is a whole number too; tyro's framed message becomes one line."""
+    words = [str(int(float(w))) if re.fullmatch(r"\d+(\.\d+)?e\d{1,2}", w) else w for w in sys.argv[1:]]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Args, args=words, default=default, description=__doc__)
+    except SystemExit as leaving:
+        if not leaving.code:
+            raise
+        message, _, _ = said.getvalue().partition("\n│ ──")
+        lines = [line.strip(" │╭╮─") for line in message.splitlines()]
+        raise UserError(f"{' '.join(lines[1:]).rstrip('.')}; see --help") from None
+
+
+def resumed_args(folder: str) -> Args:
+    """The settings of the run to resume; a flag given now must say the same, unless it may change."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text())
+        if config["format"] != RUN_FORMAT:
+            raise UserError(f"{folder} holds a {config['format']}, not a {RUN_FORMAT}; resume it with its own script")
+        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
+        saved = Args(**settings | {"resume": folder})
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} is not a run folder: there is no config.json in it") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
+    args = parse_args(default=saved)
+    for name, now in asdict(args).items():
+        then = getattr(saved, name)
+        if now != then and name not in FREE_ON_RESUME:
+            raise UserError(f"{folder} was trained with {name} {then}, not {now}; leave that flag out")
+    return args
+
+
+def main() -> None:
+    try:
+        args = parse_args()
+        train(resumed_args(args.resume) if args.resume else args)
+    except (UserError, SafetensorError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()
