@@ -230,13 +230,14 @@ class TwinCritic:
         self.target_flat, self.target_weights = flat_weights(shapes, device)
         self.target_flat.copy_(self.flat)
         self.h1, self.h2 = (torch.ones(2, 1 + hidden, batch_size, device=device) for _ in range(2))
+        self.a1, self.a2 = self.h1[:, 1:], self.h2[:, 1:]  # the activations: h = [1; a]
         self.g1, self.g2 = (torch.empty(2, hidden, batch_size, device=device) for _ in range(2))
 
     def forward(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
         """q = W3 [1; relu(W2 [1; relu(W1 x)])], both critics at once: [2, batch]."""
         w1, w2, w3 = weights
-        torch.bmm(w1, x.expand(2, -1, -1), out=self.h1[:, 1:]).relu_()
-        torch.bmm(w2, self.h1, out=self.h2[:, 1:]).relu_()
+        torch.bmm(w1, x.expand(2, -1, -1), out=self.a1).relu_()
+        torch.bmm(w2, self.h1, out=self.a2).relu_()
         return torch.bmm(w3, self.h2).squeeze(1)
 
     def step(self, x: torch.Tensor, y: torch.Tensor, optimizer: Adam) -> tuple[torch.Tensor, torch.Tensor]:
@@ -249,9 +250,9 @@ class TwinCritic:
         g_q = (error * (2 / y.shape[0])).unsqueeze(1)
         (_, w2, w3), (d1, d2, d3) = self.weights, self.grads
         torch.mul(w3[:, :, 1:].mT, g_q, out=self.g2)
-        torch.ops.aten.threshold_backward.grad_input(self.g2, self.h2[:, 1:], 0, grad_input=self.g2)
+        torch.ops.aten.threshold_backward.grad_input(self.g2, self.a2, 0, grad_input=self.g2)
         torch.bmm(w2[:, :, 1:].mT, self.g2, out=self.g1)
-        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1[:, 1:], 0, grad_input=self.g1)
+        torch.ops.aten.threshold_backward.grad_input(self.g1, self.a1, 0, grad_input=self.g1)
         torch.bmm(g_q, self.h2.mT, out=d3)
         torch.bmm(self.g2, self.h1.mT, out=d2)
         torch.bmm(self.g1, x.expand(2, -1, -1).mT, out=d1)
@@ -264,9 +265,9 @@ class TwinCritic:
         gradient = torch.empty(n_a, q.shape[1], device=q.device)
         lower = q[0] < q[1]
         for i, states in enumerate((lower.nonzero()[:, 0], lower.logical_not().nonzero()[:, 0])):
-            h1, h2 = self.h1[i, 1:].index_select(1, states), self.h2[i, 1:].index_select(1, states)
-            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(h2), h2, 0)
-            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, h1, 0)
+            a1, a2 = self.a1[i].index_select(1, states), self.a2[i].index_select(1, states)
+            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(a2), a2, 0)
+            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, a1, 0)
             gradient.index_copy_(1, states, w1[i, :, -n_a:].T @ g1)
         return gradient
 
@@ -294,11 +295,12 @@ class SquashedGaussian:
         """Actions and their log-probabilities for a batch whose mean and raw log-std are the halves of h."""
         mean, raw = h.chunk(2)
         noise, t = torch.randn(mean.shape).to(h.device), raw.tanh()
-        log_std = self.log_std_min + self.half_range * (t + 1)
-        step = log_std.exp() * noise
-        y = (mean + step).tanh()
-        slope = self.scale * (1 - y * y)  # da/dx for a = scale tanh(x) + bias
-        log_pi = (-0.5 * noise * noise - log_std - (slope + 1e-6).log() - 0.5 * math.log(2 * math.pi)).sum(0)
+        log_std = (t * self.half_range).add_(self.log_std_min + self.half_range)
+        step = log_std.exp().mul_(noise)
+        y = (mean + step).tanh_()
+        slope = torch.addcmul(self.scale, self.scale * y, y, value=-1)  # da/dx for a = scale tanh(x) + bias
+        minus_log_pi = torch.addcmul(log_std, noise, noise, value=0.5).add_((slope + 1e-6).log_()).sum(0)
+        log_pi = -0.5 * self.n_a * math.log(2 * math.pi) - minus_log_pi
         self.sampled = t, step, y, slope
         return torch.addcmul(self.bias, self.scale, y), log_pi
 
@@ -392,7 +394,7 @@ class Learner:
         reward, terminated = replay.sample()
         replay.next_x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.next_s))
         next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
-        y = reward + self.args.gamma * (1 - terminated) * (next_q - self.alpha * log_pi)
+        y = torch.addcmul(reward, 1 - terminated, next_q.sub_(log_pi, alpha=self.alpha), value=self.args.gamma)
         return self.critic.step(replay.x, y, self.q_optimizer)
 
     def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:

@@ -232,13 +232,14 @@ class TwinCritic:
         self.target_flat, self.target_weights = flat_weights(shapes, device)
         self.target_flat.copy_(self.flat)
         self.h1, self.h2 = (torch.ones(2, 1 + hidden, batch_size, device=device) for _ in range(2))
+        self.a1, self.a2 = self.h1[:, 1:], self.h2[:, 1:]  # the activations: h = [1; a]
         self.g1, self.g2 = (torch.empty(2, hidden, batch_size, device=device) for _ in range(2))
 
     def forward(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
         """q = W3 [1; relu(W2 [1; relu(W1 x)])], both critics at once: [2, batch]."""
         w1, w2, w3 = weights
-        torch.bmm(w1, x.expand(2, -1, -1), out=self.h1[:, 1:]).relu_()
-        torch.bmm(w2, self.h1, out=self.h2[:, 1:]).relu_()
+        torch.bmm(w1, x.expand(2, -1, -1), out=self.a1).relu_()
+        torch.bmm(w2, self.h1, out=self.a2).relu_()
         return torch.bmm(w3, self.h2).squeeze(1)
 
     def step(self, x: torch.Tensor, y: torch.Tensor, optimizer: Adam) -> tuple[torch.Tensor, torch.Tensor]:
@@ -251,9 +252,9 @@ class TwinCritic:
         g_q = (error * (2 / y.shape[0])).unsqueeze(1)
         (_, w2, w3), (d1, d2, d3) = self.weights, self.grads
         torch.mul(w3[:, :, 1:].mT, g_q, out=self.g2)
-        torch.ops.aten.threshold_backward.grad_input(self.g2, self.h2[:, 1:], 0, grad_input=self.g2)
+        torch.ops.aten.threshold_backward.grad_input(self.g2, self.a2, 0, grad_input=self.g2)
         torch.bmm(w2[:, :, 1:].mT, self.g2, out=self.g1)
-        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1[:, 1:], 0, grad_input=self.g1)
+        torch.ops.aten.threshold_backward.grad_input(self.g1, self.a1, 0, grad_input=self.g1)
         torch.bmm(g_q, self.h2.mT, out=d3)
         torch.bmm(self.g2, self.h1.mT, out=d2)
         torch.bmm(self.g1, x.expand(2, -1, -1).mT, out=d1)
@@ -266,9 +267,9 @@ class TwinCritic:
         gradient = torch.empty(n_a, q.shape[1], device=q.device)
         lower = q[0] < q[1]
         for i, states in enumerate((lower.nonzero()[:, 0], lower.logical_not().nonzero()[:, 0])):
-            h1, h2 = self.h1[i, 1:].index_select(1, states), self.h2[i, 1:].index_select(1, states)
-            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(h2), h2, 0)
-            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, h1, 0)
+            a1, a2 = self.a1[i].index_select(1, states), self.a2[i].index_select(1, states)
+            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(a2), a2, 0)
+            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, a1, 0)
             gradient.index_copy_(1, states, w1[i, :, -n_a:].T @ g1)
         return gradient
 
@@ -296,11 +297,12 @@ class SquashedGaussian:
         """Actions and their log-probabilities for a batch whose mean and raw log-std are the halves of h."""
         mean, raw = h.chunk(2)
         noise, t = torch.randn(mean.shape).to(h.device), raw.tanh()
-        log_std = self.log_std_min + self.half_range * (t + 1)
-        step = log_std.exp() * noise
-        y = (mean + step).tanh()
-        slope = self.scale * (1 - y * y)  # da/dx for a = scale tanh(x) + bias
-        log_pi = (-0.5 * noise * noise - log_std - (slope + 1e-6).log() - 0.5 * math.log(2 * math.pi)).sum(0)
+        log_std = (t * self.half_range).add_(self.log_std_min + self.half_range)
+        step = log_std.exp().mul_(noise)
+        y = (mean + step).tanh_()
+        slope = torch.addcmul(self.scale, self.scale * y, y, value=-1)  # da/dx for a = scale tanh(x) + bias
+        minus_log_pi = torch.addcmul(log_std, noise, noise, value=0.5).add_((slope + 1e-6).log_()).sum(0)
+        log_pi = -0.5 * self.n_a * math.log(2 * math.pi) - minus_log_pi
         self.sampled = t, step, y, slope
         return torch.addcmul(self.bias, self.scale, y), log_pi
 
@@ -337,15 +339,18 @@ class Actor(SquashedGaussian):
         """Mean and raw log-std [2 n_a, batch] of the gated experts; in the actor's update the router is noisy."""
         out = self.weight @ s
         logits, heads = out[: self.n_experts], out[self.n_experts :].view(self.n_experts, 2 * self.n_a, -1)
-        noise = torch.randn(logits.shape).to(s.device) / self.n_experts if update else 0  # epsilon ~ N(0, 1/M^2)
-        noisy = logits + noise
-        p = noisy.softmax(0)
+        noisy = logits
+        if update:  # epsilon ~ N(0, 1/M^2)
+            noisy = logits.add(torch.randn(logits.shape).to(s.device), alpha=1 / self.n_experts)
         top, chosen = noisy.max(0, keepdim=True) if self.top_k == 1 else noisy.topk(self.top_k, 0)  # Eq. 2
-        w = p.gather(0, chosen)
-        w = w / w.sum(0) if self.one_hot else w
         picked = heads.gather(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1))
-        self.cache = s, logits, p, top[-1], chosen, w, picked
-        return (w.unsqueeze(1) * picked).sum(0)  # Eq. 1
+        if self.top_k == 1 and self.one_hot:
+            self.cache = s, logits, noisy, top, chosen, 1, picked
+            return picked[0]  # Eq. 1 where the gate is one-hot
+        w = noisy.softmax(0).gather(0, chosen).unsqueeze(1)
+        w = w / w.sum(0) if self.one_hot else w
+        self.cache = s, logits, noisy, top[-1], chosen, w, picked
+        return (w * picked).sum(0)  # Eq. 1
 
     def decide(self, s: np.ndarray) -> tuple[np.ndarray, int]:
         """The same for one state in NumPy, which is quicker there, and the expert with the highest score."""
@@ -361,11 +366,12 @@ class Actor(SquashedGaussian):
 
         Straight through the gate: dh/dw_m = head_m for the chosen, and dw/dp = 1 whether or not w is normalised.
         """
-        s, logits, p, tau, chosen, w, picked = self.cache
+        s, logits, noisy, tau, chosen, w, picked = self.cache
+        p = noisy.softmax(0)
         f, g_imp, g_gap = load_balance_losses(logits, p, tau)
         g_out = self.g_out.zero_()
         g_logits, g_heads = g_out[: self.n_experts], g_out[self.n_experts :].view(self.n_experts, 2 * self.n_a, -1)
-        g_heads.scatter_(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1), w.unsqueeze(1) * g_h)
+        g_heads.scatter_(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1), (w * g_h).expand_as(picked))
         g_p = (self.balance_coef * g_imp).unsqueeze(1).expand_as(p)
         g_p = g_p.scatter_add(0, chosen, (picked * g_h).sum(1))
         torch.mul(p, g_p - (p * g_p).sum(0), out=g_logits)  # through the softmax
@@ -420,7 +426,7 @@ class Learner:
         reward, terminated = replay.sample()
         replay.next_x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.next_s))
         next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
-        y = reward + self.args.gamma * (1 - terminated) * (next_q - self.alpha * log_pi)
+        y = torch.addcmul(reward, 1 - terminated, next_q.sub_(log_pi, alpha=self.alpha), value=self.args.gamma)
         return self.critic.step(replay.x, y, self.q_optimizer)
 
     def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:

@@ -1,0 +1,315 @@
+"""Both sweeps on tiny real runs: what they skip, resume and start, and that no run suffers from being interrupted."""
+
+import contextlib
+import fcntl
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sweep
+from conftest import ROOT, TINY_RUN
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
+
+SETTINGS = TINY_RUN[2:]  # without --env-id, which is the sweep's
+SHELL = [str(ROOT / "scripts/sweep.sh"), "--python", sys.executable]
+LOCKS = Path("/proc/locks")
+RAY = [sys.executable, str(ROOT / "scripts/sweep.py"), "--interval", "1"]
+
+
+def call(command: list[str], folder: Path, timeout: float = 300) -> subprocess.CompletedProcess:
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
+
+
+def dry_run(folder: Path, *flags: str) -> list[str]:
+    """The lines that --dry-run prints, which are the same for both sweeps."""
+    shell, ray = (call([*command, "--dry-run", *flags], folder) for command in (SHELL, RAY))
+    assert shell.returncode == ray.returncode == 0, shell.stderr + ray.stderr
+    assert shell.stdout == ray.stdout
+    assert not (folder / "runs/logs").exists()
+    return ray.stdout.splitlines()
+
+
+def plan_one(folder: Path, *settings: str) -> str:
+    """What --dry-run says of Reacher-v4 smose 0, without the paths of this machine."""
+    (run,) = sweep.list_runs(sweep.Args(envs=("Reacher-v4",), seeds=("0",), algos=("smose",)), list(settings))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        sweep.print_commands([run], folder / "runs", "python")
+    return printed.getvalue().strip().replace(f"python {ROOT}/", "").split("  # ")[0]
+
+
+def wait_until(condition, seconds: float, what: str):
+    """Polls until the condition gives something true, and returns it."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if found := condition():
+            return found
+        time.sleep(0.01)
+    raise AssertionError(f"{what} did not happen within {seconds} s")
+
+
+def checkpoint_step(folder: Path) -> int:
+    try:
+        with safe_open(folder / "checkpoint.safetensors", "np") as file:
+            return int(file.metadata()["global_step"])
+    except (FileNotFoundError, SafetensorError):
+        return 0
+
+
+def find(folder: Path, exp_name: str, step: int) -> Path | None:
+    """The run of that name, once it has a checkpoint at that step or later."""
+    return next((run for run in folder.glob(f"runs/*__{exp_name}__*") if checkpoint_step(run) >= step), None)
+
+
+def assert_same_weights(folder: Path, reference: Path) -> None:
+    ours, theirs = (load_file(path / "actor.safetensors") for path in (folder, reference))
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=f"{folder.name}: {name}")
+    assert (folder / "evaluation.json").read_text() == (reference / "evaluation.json").read_text()
+
+
+def test_words_of_a_list_may_come_in_one_string_or_several():
+    assert sweep.words(("0 1", "2", "1")) == ["0", "1", "2"]
+
+
+def test_flags_are_read_as_the_trainers_read_them():
+    known = {"gamma": 0.99, "autotune": True, "hidden_sizes": None, "total_timesteps": 1}
+    flags = ["--gamma", "0.9", "--no-autotune", "--hidden-sizes", "64", "32", "--total_timesteps=1e3"]
+    assert sweep.parse_flags(flags, known, "x.py") == {
+        "gamma": ("0.9",),
+        "autotune": ("False",),
+        "hidden_sizes": ("64", "32"),
+        "total_timesteps": ("1e3",),
+    }
+    assert sweep.parse_flags(["--autotune"], known, "x.py") == {"autotune": ("True",)}
+    with pytest.raises(sweep.UserError, match="x.py has no flag --gama"):
+        sweep.parse_flags(["--gama", "0.9"], known, "x.py")
+
+
+@pytest.mark.parametrize(
+    "wanted, recorded, same",
+    [
+        (("1e6",), 1_000_000, True),
+        (("0.99",), 0.99, True),
+        (("0.9",), 0.99, False),
+        (("False",), False, True),
+        (("True",), False, False),
+        (("64", "32"), [64, 32], True),
+        (("64",), [64, 32], False),
+        (("None",), None, True),
+        (("softmax",), "softmax", True),
+        (("softmax",), "one-hot", False),
+        (("8",), "8", True),
+        ((64, 32), [64, 32], True),  # a default, not words
+        (None, None, True),
+        (0.99, 0.999, False),
+    ],
+)
+def test_settings_compare_by_value(wanted, recorded, same):
+    assert sweep.same_setting(wanted, recorded) is same
+
+
+def test_progress_line_of_the_trainers_is_understood(tmp_path):
+    run = sweep.Run("Hopper-v4", "smose", 3, "smose_sac.py", (), "smose_sac", 1_000_000, {})
+    (tmp_path / "logs").mkdir()
+    log = tmp_path / "logs/Hopper-v4__smose_sac__3.log"
+    assert sweep.read_progress(tmp_path, run, "abc") is None
+    header = "# sweep abc attempt 2 on node7/12345678: python smose_sac.py\n"
+    line = "step 10,000/1,000,000  142 steps/s  1:55:03 left  return 123.4  experts 8/8\n"
+    log.write_text(line)
+    assert sweep.read_progress(tmp_path, run, "abc") is None  # an earlier sweep's
+    log.write_text(line + header)
+    assert sweep.read_progress(tmp_path, run, "abc")["step"] == "10,000"  # from where it is about to go on
+    log.write_text(line + header + line.replace("10,000/", "20,000/"))
+    progress = sweep.read_progress(tmp_path, run, "abc")
+    row = sweep.table_row(run, "running", progress, "")
+    assert row == ("Hopper-v4 smose 3", "running", "20,000/1,000,000", "123.4", "1:55:03", "node7/12345678 (attempt 2)")
+    summary = sweep.format_summary([run, run], ["running", "waiting"], [progress, None])
+    assert summary == "0 done  1 running  1 waiting  0 failed  about 3:52:23 left"  # 1,980,000 steps at 142 steps/s
+
+
+def test_default_is_the_papers_study(tmp_path):
+    lines = dry_run(tmp_path)
+    assert len(lines) == len(set(lines)) == 6 * 10 * 4
+    first = f"{sys.executable} {ROOT}/smose_sac.py --env-id Walker2d-v4 --seed 0  # Walker2d-v4 smose 0 > "
+    assert lines[0] == f"{first}{tmp_path}/runs/logs/Walker2d-v4__smose_sac__0.log"
+    assert f"{ROOT}/sac_baseline.py --env-id Swimmer-v4 --seed 9 --size L  # Swimmer-v4 sac-l 9 > " in lines[-1]
+
+
+def test_a_folder_counts_only_if_it_holds_this_very_run(smose_run, tmp_path):
+    runs = tmp_path / "runs"
+    new = "smose_sac.py --env-id Reacher-v4 --seed 0 " + " ".join(SETTINGS)
+    assert plan_one(tmp_path, *SETTINGS) == new
+    older, newer = runs / "Reacher-v4__smose_sac__0__100", runs / "Reacher-v4__smose_sac__0__99999"
+    shutil.copytree(smose_run, older)
+    shutil.copytree(smose_run, runs / "Reacher-v4__smose_sac__01__200")  # another run's name
+    assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is done: {older}"
+    assert plan_one(tmp_path, *SETTINGS, "--checkpoint-every", "7") == f"# Reacher-v4 smose 0 is done: {older}"
+    assert plan_one(tmp_path, *SETTINGS, "--gamma", "0.9") == f"{new} --gamma 0.9"
+    assert plan_one(tmp_path, *SETTINGS[:-2]) == new.removesuffix(" --final-eval-episodes 3")  # not the default
+    more = [*SETTINGS, "--total-timesteps", "600"]
+    assert plan_one(tmp_path, *more) == f"smose_sac.py --resume {older} --total-timesteps 600"
+    fewer = [*SETTINGS, "--total-timesteps", "300"]
+    assert plan_one(tmp_path, *fewer) == f"# Reacher-v4 smose 0 is done: {older}"
+    shutil.copytree(smose_run, newer)
+    (newer / "evaluation.json").unlink()
+    assert plan_one(tmp_path, *SETTINGS) == f"smose_sac.py --resume {newer}"
+    assert plan_one(tmp_path, *fewer) == f"# Reacher-v4 smose 0 is done: {older}"  # the newer one goes on for too long
+    with open(newer / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is being trained by another process: {newer}"
+    (newer / "config.json").write_text('{"format": "smo')  # cut short by a crash
+    assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is done: {older}"
+
+
+def test_sizes_of_the_baseline_are_told_apart(sac_run, tmp_path):
+    shutil.copytree(sac_run, tmp_path / "runs" / sac_run.name)
+    lines = dry_run(tmp_path, "--envs", "Reacher-v4", "--seeds", "0", "--algos", "sac-s sac-m", "--", *SETTINGS)
+    assert lines[0] == f"# Reacher-v4 sac-s 0 is done: {tmp_path / 'runs' / sac_run.name}"
+    assert "sac_baseline.py --env-id Reacher-v4 --seed 0 --size M" in lines[1]
+    named = dry_run(
+        tmp_path, "--envs", "Reacher-v4", "--seeds", "0", "--algos", "sac-m", "--", *SETTINGS, "--exp-name", "sac_s"
+    )
+    assert "--size M" in named[0]  # the same name does not make it the same run
+
+
+@pytest.mark.parametrize("command", [SHELL, RAY], ids=["sweep.sh", "sweep.py"])
+@pytest.mark.parametrize(
+    "flags, complaint",
+    [
+        (["--algos", "ppo"], "error: unknown algorithm 'ppo'; choose from smose, sac-s, sac-m, sac-l"),
+        (["--seeds", "0 x"], "error: seed 'x' is not a whole number"),
+        (["--jobs", "0"], "--jobs"),
+        (["--jobs", "two"], "--jobs"),
+        (["--envs"], "--envs"),
+        (["--gamma", "0.9"], "--gamma"),
+        (["--python", "/no/python"], "/no/python is not a program"),
+        (["--", "--gama", "0.9"], "has no flag --gama"),
+        (["--", "--seed", "1"], "error: --seed is set by the sweep"),
+        (["--", "gamma"], "'gamma' after `--` is no flag"),
+        (["--", "--total-timesteps", "many"], "error: --total-timesteps many is not a number"),
+    ],
+)
+def test_a_mistake_is_one_line(command, flags, complaint, tmp_path):
+    result = call([*command, *flags], tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("error: ") and result.stderr.count("\n") == 1 and complaint in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes_with_ray_alone(tmp_path):
+    for flags, complaint in (
+        (["--address", "127.0.0.1:1"], "error: no Ray cluster at 127.0.0.1:1 ("),
+        (["--runs-dir", "elsewhere"], "error: --runs-dir elsewhere is not named `runs`"),
+        (["--address", "auto", "--jobs", "2"], "error: --jobs is for this machine alone"),
+    ):
+        result = call([*RAY, "--seeds", "0", "--algos", "smose", *flags], tmp_path)
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
+        assert complaint in result.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_real_progress_line_is_understood(tmp_path):
+    steps = "--total-timesteps 10000 --learning-starts 9999 --buffer-size 10000 --eval-every 10000".split()
+    result = call([sys.executable, str(ROOT / "smose_sac.py"), *TINY_RUN, *steps], tmp_path)
+    ((step, total, speed, left, mean),) = sweep.PROGRESS.findall(result.stdout)
+    assert (step, total, left) == ("10,000", "10,000", "00:00") and float(speed) > 0 and float(mean) < 0
+
+
+def pause_trainer(folder: Path) -> int:
+    """Freezes the process that holds the folder's lock, so that what happens next falls mid-run on any machine."""
+    (pid,) = re.findall(rf"FLOCK +ADVISORY +WRITE (\d+) \S+:{(folder / '.lock').stat().st_ino} ", LOCKS.read_text())
+    os.kill(int(pid), signal.SIGSTOP)
+    assert 150 <= checkpoint_step(folder) < 400 and not (folder / "evaluation.json").exists()
+    return int(pid)
+
+
+def stop_midway(command: list[str], folder: Path, number: signal.Signals, after: int) -> str:
+    """Starts the sweep, signals it once its run has a checkpoint after that step, and returns what it printed."""
+    started = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    run = wait_until(lambda: find(folder, "smose_sac", after), 180, "a checkpoint")
+    trainer = pause_trainer(run)
+    started.send_signal(number)
+    lines = []
+    while not (lines and lines[-1].startswith("stopping")):
+        lines.append(started.stdout.readline())
+        assert lines[-1], lines
+    os.kill(trainer, signal.SIGCONT)
+    output, _ = started.communicate(timeout=300)
+    assert started.returncode == 130, lines + [output]
+    assert after <= checkpoint_step(run) < 400 and not (run / "evaluation.json").exists()
+    return output
+
+
+def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path):
+    """Begun with Ray, gone on with in the shell, both stopped midway: the weights of a run that nobody disturbed."""
+    pytest.importorskip("ray")
+    flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1"]
+    settings = ["--", *SETTINGS, "--checkpoint-every", "50"]
+    output = stop_midway([*RAY, *flags, *settings], tmp_path, signal.SIGINT, 150)
+    assert output == "stopped with 1 of 1 runs to do; the same command goes on from here\n"
+    output = stop_midway([*SHELL, *flags, *settings], tmp_path, signal.SIGTERM, 250)
+    assert output == "stopped with 0 done, 0 skipped, 0 failed; the same command goes on from here\n"
+
+    result = call([*SHELL, *flags, "--envs", "Reacher-v4 Nothing-v4", "--jobs", "2", *settings], tmp_path)
+    assert result.returncode == 1
+    assert "done: Reacher-v4 smose 0\n" in result.stdout
+    assert result.stdout.endswith("\n1 done, 0 skipped, 1 failed\n")
+    assert re.search("^failed: Nothing-v4 smose 0: exit code 2: error: .*Nothing", result.stderr)
+    (run,) = tmp_path.glob("runs/Reacher*")
+    assert_same_weights(run, smose_run)
+    assert (tmp_path / "runs/logs/Reacher-v4__smose_sac__0.log").read_text().count(f"--resume {run}\n") >= 2
+    assert call([*SHELL, *flags, *settings], tmp_path).stdout.endswith("\n0 done, 1 skipped, 0 failed\n")
+    again = call([*RAY, *flags, *settings], tmp_path)
+    assert again.returncode == 0 and again.stdout.endswith("1 done  0 running  0 waiting  0 failed\n")
+
+
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """Ray's own test cluster: two nodes of one CPU each, as processes of this machine."""
+    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
+    fast = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
+    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**node, "_system_config": fast})
+    try:
+        yield cluster, cluster.add_node(**node)
+    finally:
+        cluster.shutdown()
+
+
+def test_runs_of_a_lost_node_finish_elsewhere_with_the_same_weights(two_nodes, smose_run, sac_run, tmp_path):
+    cluster, doomed = two_nodes
+    flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose sac-s"]
+    command = [*RAY, "--address", cluster.address, *flags, "--", *SETTINGS, "--checkpoint-every", "50"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def name_on(node) -> str | None:
+        logs = [log for log in tmp_path.glob("runs/logs/R*.log") if f"/{node.node_id[:8]}:" in log.read_text()]
+        return logs[0].stem.split("__")[1] if logs else None
+
+    name = wait_until(lambda: name_on(doomed), 180, "a run on the second node")
+    run = wait_until(lambda: find(tmp_path, name, 150), 180, "its checkpoint")
+    trainer = pause_trainer(run)
+    lost_at = checkpoint_step(run)
+    cluster.remove_node(doomed, allow_graceful=False)
+    wait_until(lambda: not Path(f"/proc/{trainer}").exists(), 30, "the end of the trainer on the lost node")
+
+    output, _ = driver.communicate(timeout=300)
+    assert driver.returncode == 0, output
+    assert output.endswith("\n2 done  0 running  0 waiting  0 failed\n")
+    log = (tmp_path / f"runs/logs/Reacher-v4__{name}__0.log").read_text()
+    assert re.findall("^# sweep .* attempt (.) on ", log, re.M) == ["1", "2"]
+    assert log.count(f"--resume {run}\n") == 1 and 150 <= lost_at < 400
+    for script, reference in (("smose_sac", smose_run), ("sac_s", sac_run)):
+        (finished,) = tmp_path.glob(f"runs/Reacher-v4__{script}__0__*")
+        assert_same_weights(finished, reference)
