@@ -18,6 +18,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -30,6 +31,7 @@ from safetensors import SafetensorError, safe_open
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TENSORS = ("router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias", "action_scale", "action_bias")
+FIRST_SEED = 100_000  # the episodes are those of the trainer's evaluation
 RECORDED_EPISODES = 2  # episodes that can be replayed state by state in the page
 RECORDED_NUMBERS = 250_000  # observations in the page, so that it stays a few megabytes
 LONGEST_EPISODE = 10_000  # an environment without a time limit must not run forever
@@ -54,8 +56,6 @@ class Args:
     """order of the terms: as observed, by weight, or by effect size (the threshold then applies to effect sizes)"""
     episodes: int = 5
     """episodes of the deterministic policy that the report looks at"""
-    first_seed: int = 100_000
-    """seed of the first of these episodes; the next ones count up"""
     video: bool = False
     """render the first episode: frames beside its timeline, and episode.mp4"""
     output_dir: Optional[str] = None
@@ -91,18 +91,13 @@ class Episode:
 
 
 def find_actor(path: str) -> Path:
-    given = Path(path)
-    if given.is_dir():
-        actor = given / "actor.safetensors"
-        if not actor.is_file():
-            raise UserError(f"{given} has no actor.safetensors; give the folder of a SMoSE run or a *.safetensors file")
-        return actor
-    if not given.exists():
-        raise UserError(f"{given} does not exist; give the folder of a SMoSE run or a *.safetensors file")
-    return given
+    actor = Path(path) / "actor.safetensors" if Path(path).is_dir() else Path(path)
+    if not actor.is_file():
+        raise UserError(f"there is no {actor}; give the folder of a SMoSE run or a *.safetensors file")
+    return actor
 
 
-def read_policy(path: Path) -> tuple[Policy, dict[str, str]]:
+def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -114,26 +109,24 @@ def read_policy(path: Path) -> tuple[Policy, dict[str, str]]:
         raise UserError(f"{path} is a SAC baseline; interpret.py reads SMoSE actors, whose experts are linear")
     if kind != "smose-actor":
         raise UserError(f"{path} is not a SMoSE actor (format {kind!r}); give the actor.safetensors of a SMoSE run")
-    missing = [key for key in TENSORS if key not in tensors]
-    if missing:
-        raise UserError(f"{path} lacks {', '.join(missing)}; train it again")
-    shape = tensors["experts.mean.weight"].shape
-    if len(shape) != 3:
-        raise UserError(f"{path}: experts.mean.weight must be [experts, actions, observations], not {list(shape)}")
-    m, n_a, n_s = shape
-    shapes = [(m, n_s), (m,), shape, (m, n_a), (n_a,), (n_a,)]
+    shape = tensors.get("experts.mean.weight", np.zeros(0)).shape
+    m, n_a, n_s = shape if len(shape) == 3 and 0 not in shape else (1, 1, 1)
+    shapes = [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)]
     for key, expected in zip(TENSORS, shapes, strict=True):
-        if tensors[key].shape != expected:
-            raise UserError(f"{path}: {key} is {list(tensors[key].shape)}, not {list(expected)}; train it again")
+        if key not in tensors or tensors[key].shape != expected:
+            raise UserError(f"{path}: {key} is missing or of the wrong shape; copy or train it again")
         if not np.isfinite(tensors[key]).all():
             raise UserError(f"{path}: {key} holds values that are not finite numbers; the training diverged")
+    top_k, gate, env_id = metadata.get("top_k", "1"), metadata.get("gate", "one-hot"), metadata.get("env_id")
+    if top_k not in map(str, range(1, m + 1)) or gate not in ("one-hot", "softmax") or not env_id:
+        raise UserError(
+            f"{path}: unusable metadata (top_k {top_k!r}, gate {gate!r}, env_id {env_id!r}); train it again"
+        )
     try:
-        top_k, gate = int(metadata.get("top_k", "1")), metadata.get("gate", "one-hot")
+        metadata |= {key: json.loads(metadata.get(key, "{}")) for key in ("args", "versions")}
     except ValueError as error:
-        raise UserError(f"{path}: top_k is {metadata['top_k']!r}, not a number; train it again") from error
-    if not 1 <= top_k <= m or gate not in ("one-hot", "softmax") or not metadata.get("env_id"):
-        raise UserError(f"{path}: unusable metadata (top_k {top_k}, gate {gate!r}, env_id {metadata.get('env_id')!r})")
-    return Policy(*(tensors[key] for key in TENSORS), top_k=top_k, gate=gate), metadata
+        raise UserError(f"{path}: its settings are not JSON ({error}); copy or train it again") from error
+    return Policy(*(tensors[key] for key in TENSORS), top_k=int(top_k), gate=gate), metadata
 
 
 def scores(policy: Policy, states: np.ndarray) -> np.ndarray:
@@ -233,51 +226,33 @@ def rollout(env: gym.Env, policy: Policy, seed: int, frame_every: int = 0) -> Ep
     return Episode(seed, states, np.array(rewards), winners, ended, frames)
 
 
-def name_entry(entry: Any, fallback: dict[str, str]) -> dict[str, str]:
-    if isinstance(entry, str):
-        entry = {"text": entry}
+def name_entry(entry: Any, ascii_name: str) -> dict[str, str]:
+    entry = {"text": entry} if isinstance(entry, str) else entry
     if not isinstance(entry, dict) or not isinstance(entry.get("text"), str) or not entry["text"].strip():
         raise UserError(f'a name must be a string or an object with "text", not {json.dumps(entry)[:60]}')
     text = entry["text"]
     escaped = re.sub(r"([_%&#${}])", r"\\\1", re.sub(r"[\\^~]", "", text))
-    derived = {"latex": rf"\text{{{escaped}}}", "ascii": fallback["ascii"], "description": text, "unit": ""}
+    derived = {"latex": rf"\text{{{escaped}}}", "ascii": ascii_name, "description": text, "unit": ""}
     return {key: str(value) for key, value in {**derived, **entry}.items()}
-
-
-def plain_names(kind: str, n: int) -> list[dict[str, str]]:
-    word = {"obs": "observation", "action": "action"}[kind]
-    return [
-        {
-            "text": f"{kind}[{i}]",
-            "latex": rf"\mathrm{{{kind}}}[{i}]",
-            "ascii": f"{kind}_{i}",
-            "description": f"{word} {i}",
-            "unit": "",
-        }
-        for i in range(n)
-    ]
 
 
 def read_names(path: Optional[str], env_id: str, n_s: int, n_a: int) -> dict[str, list[dict[str, str]]]:
     """The user's names, else the paper's symbols for its environments, else obs[i] and action[i]."""
     sizes = {"obs": n_s, "action": n_a}
-    plain = {kind: plain_names(kind, n) for kind, n in sizes.items()}
-    if path is None:
-        known = json.loads((SCRIPTS / "names.json").read_text(encoding="utf-8"))
-        names = known.get(re.sub(r"-v\d+$", "", env_id), {})
-        return names if all(len(names.get(kind, [])) == n for kind, n in sizes.items()) else plain
     try:
-        names = json.loads(Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path} does not exist; --names wants a JSON file") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is not JSON ({error}); --names wants a JSON file") from error
+        names = json.loads(Path(path or SCRIPTS / "names.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {path} as JSON ({error}); --names wants such a file") from error
+    if path is None:
+        names = names.get(re.sub(r"-v\d+$", "", env_id), {})
+        if any(len(names.get(kind, [])) != n for kind, n in sizes.items()):
+            names = {kind: [f"{kind}[{i}]" for i in range(n)] for kind, n in sizes.items()}
     for kind, n in sizes.items():
         entries = names.get(kind) if isinstance(names, dict) else None
         if not isinstance(entries, list) or len(entries) != n:
             found = f"{len(entries)} names" if isinstance(entries, list) else "no list"
             raise UserError(f'{path} has {found} under "{kind}"; {env_id} needs {n} there')
-    return {kind: [name_entry(e, p) for e, p in zip(names[kind], plain[kind], strict=True)] for kind in sizes}
+    return {kind: [name_entry(e, f"{kind}_{i}") for i, e in enumerate(names[kind])] for kind in sizes}
 
 
 def terms_of(weights: np.ndarray, bias: float, spread: np.ndarray, threshold: float, rank: str) -> dict[str, Any]:
@@ -294,14 +269,11 @@ def terms_of(weights: np.ndarray, bias: float, spread: np.ndarray, threshold: fl
 
 
 def expert_equations(policy: Policy, spread: np.ndarray, threshold: float, rank: str) -> list[dict[str, Any]]:
-    equations = []
-    for m in range(policy.n_experts):
-        score = terms_of(policy.router_weight[m], policy.router_bias[m], spread, threshold, rank)
-        rows = zip(policy.mean_weight[m], policy.mean_bias[m], strict=True)
-        equations.append(
-            {"expert": m + 1, "score": score, "torques": [terms_of(w, b, spread, threshold, rank) for w, b in rows]}
-        )
-    return equations
+    def rows(weights: np.ndarray, biases: np.ndarray) -> list[dict[str, Any]]:
+        return [terms_of(w, b, spread, threshold, rank) for w, b in zip(weights, biases, strict=True)]
+
+    experts = zip(rows(policy.router_weight, policy.router_bias), policy.mean_weight, policy.mean_bias, strict=True)
+    return [{"expert": m, "score": score, "torques": rows(w, b)} for m, (score, w, b) in enumerate(experts, start=1)]
 
 
 def coefficient(weight: float) -> str:
@@ -324,10 +296,8 @@ def written(equation: dict[str, Any], symbols: list[str], space: str = " ") -> s
 
 
 def effects_written(equation: dict[str, Any], symbols: list[str], mark: str = "") -> str:
-    varying = [t for t in equation["terms"] if t["obs"] is not None]
-    return ", ".join(
-        f"{mark}{symbols[t['obs']]}{mark} {'-' if t['effect'] < 0 else ''}{coefficient(t['effect'])}" for t in varying
-    )
+    varying = [(mark + symbols[t["obs"]] + mark, t["effect"]) for t in equation["terms"] if t["obs"] is not None]
+    return ", ".join(f"{symbol} {'-' if effect < 0 else ''}{coefficient(effect)}" for symbol, effect in varying)
 
 
 def vector(values: np.ndarray) -> str:
@@ -339,52 +309,45 @@ def how_it_acts(policy: Policy, threshold: float, rank: str) -> list[str]:
     if policy.top_k > 1 or policy.gate == "softmax":
         share = "its softmax probability" + (", renormalised over these" if policy.gate == "one-hot" else "")
         mix = f"The {policy.top_k} expert(s) with the largest scores S_m act, each weighted by {share}."
-    squash = f"action = scale * tanh(tau) + bias with scale {vector(policy.action_scale)}"
+    squash = f"scale {vector(policy.action_scale)} and bias {vector(policy.action_bias)}"
     measure = "effect size" if rank == "effect" else "weight"
     return [
         mix,
-        f"Each tau below is the argument of a tanh: {squash} and bias {vector(policy.action_bias)}.",
+        f"Each tau below is the argument of a tanh: action = scale * tanh(tau) + bias with {squash}.",
         f"Terms whose {measure} is below {threshold:g} in magnitude are left out and counted.",
         "Effect size: weight times the spread (standard deviation) of the observation over the visited states.",
     ]
 
 
-def equation_files(
-    title: str, policy: Policy, equations: list[dict], names: dict, share: np.ndarray, notes: list[str]
-) -> dict[str, str]:
+def equation_files(title: str, policy: Policy, report: dict[str, Any]) -> dict[str, str]:
+    names, notes, share = report["names"], report["how_it_acts"], report["usage"]["share"]
     text = [title, "", *notes]
     markdown = [f"# {title}", "", *(note + "  " for note in notes)]
-    tex = ["% \\input this file; it needs amsmath.", f"% {title}", *(f"% {note}" for note in notes)]
+    tex = ["% \\input this file; it needs amsmath.", *(f"% {note}" for note in (title, *notes))]
     tex += ["\\noindent Each $\\tau$ is the argument of a $\\tanh$: $a = c \\tanh(\\tau) + d$ with scale"]
     tex += [f"$c = {vector(policy.action_scale)}$ and bias $d = {vector(policy.action_bias)}$.", ""]
-    plain, latex = ([name[form] for name in names["obs"]] for form in ("text", "latex"))
-    for entry in equations:
+    plain_obs, latex_obs = ([name[form] for name in names["obs"]] for form in ("text", "latex"))
+    for entry in report["equations"]:
         m = entry["expert"]
         used = f"{100 * share[m - 1]:.1f} % of steps" if share[m - 1] > 0 else "never active"
         lines = [(f"S_{m}", f"S_{{{m}}}", entry["score"])]
         lines += [(a["text"], a["latex"], t) for a, t in zip(names["action"], entry["torques"], strict=True)]
         text += ["", f"Expert {m} ({used})"]
-        markdown += ["", f"## Expert {m} ({used})", "", "| | equation | dropped | effect sizes |", "|---|---|---|---|"]
-        for symbol, math, equation in lines:
-            effects = effects_written(equation, plain) or "none"
-            dropped = f"{equation['dropped']} of {equation['of']} terms dropped"
-            text += [f"  {symbol} ≈ {written(equation, plain)}", f"      [{dropped}; effect sizes: {effects}]"]
-            right = written(equation, latex, LATEX_GAP)
-            table_effects = effects_written(equation, latex, "$").replace("|", "\\|") or "none"
-            count = f"{equation['dropped']} of {equation['of']}"
-            markdown += [f"| ${math}$ | ${math} \\approx {right}$ | {count} | {table_effects} |"]
-        tex += [f"\\paragraph{{Expert {m} ($S_{{{m}}} \\approx {written(entry['score'], latex, LATEX_GAP)}$)}}"]
-        tex += [f"% {used}", "\\begin{equation*}", "    \\begin{cases}"]
-        for _, math, equation in lines[1:]:
-            tex += [f"        {math} \\approx {written(equation, latex, LATEX_GAP)} \\\\"]
-        tex += ["    \\end{cases}", "\\end{equation*}"]
-        counts = ", ".join(f"${math}$: {eq['dropped']} of {eq['of']}" for _, math, eq in lines)
-        tex += [f"{{\\footnotesize Terms left out: {counts}. Effect sizes:"]
-        tex += [f"  ${math}$: {effects_written(eq, latex, '$') or 'none'};" for _, math, eq in lines]
-        tex += ["}", ""]
-    return {"equations.txt": "\n".join(text) + "\n", "equations.md": "\n".join(markdown) + "\n"} | {
-        "equations.tex": "\n".join(tex)
-    }
+        markdown += ["", f"## Expert {m} ({used})", "", "| equation | terms dropped | effect sizes |", "|---|---|---|"]
+        cases, dropped, effects = [], [], []
+        for symbol, latex, equation in lines:
+            count, sizes = f"{equation['dropped']} of {equation['of']}", effects_written(equation, latex_obs, "$")
+            text += [f"  {symbol} ≈ {written(equation, plain_obs)}"]
+            text += [f"      [{count} terms dropped; effect sizes: {effects_written(equation, plain_obs) or 'none'}]"]
+            cases += [f"{latex} \\approx {written(equation, latex_obs, LATEX_GAP)}"]
+            markdown += [f"| ${cases[-1]}$ | {count} | {sizes or 'none'} |"]
+            dropped += [f"${latex}$: {count}"]
+            effects += [f"  ${latex}$: {sizes or 'none'};"]
+        tex += [f"\\paragraph{{Expert {m} (${cases[0]}$)}}", f"% {used}", "\\begin{equation*}", "    \\begin{cases}"]
+        tex += [*(f"        {case} \\\\" for case in cases[1:]), "    \\end{cases}", "\\end{equation*}"]
+        tex += [f"{{\\footnotesize Terms left out: {', '.join(dropped)}. Effect sizes:", *effects, "}", ""]
+    files = {"equations.txt": text, "equations.md": markdown, "equations.tex": tex}
+    return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 
 
 def dwell_times(experts: np.ndarray) -> list[tuple[int, int]]:
@@ -403,10 +366,6 @@ def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
         for expert, steps in dwell_times(episode.experts):
             stretches[expert].append(steps)
     switches = int(transitions.sum() - np.trace(transitions))
-    dwell = [
-        {"visits": len(s), "mean": float(np.mean(s)), "median": float(np.median(s)), "longest": max(s)} if s else None
-        for s in stretches
-    ]
     return {
         "steps": len(active),
         "share": share.tolist(),
@@ -414,7 +373,10 @@ def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
         "transitions": transitions.tolist(),
         "switches": switches,
         "switches_per_100_steps": 100 * switches / max(1, int(transitions.sum())),
-        "dwell": dwell,
+        "dwell": [
+            {"visits": len(s), "mean": np.mean(s), "median": np.median(s), "longest": max(s)} if s else None
+            for s in stretches
+        ],
     }
 
 
@@ -434,10 +396,7 @@ def at_work(policy: Policy, m: int, states: np.ndarray, spread: np.ndarray) -> d
     typical = int(np.argmin((((states - states.mean(axis=0)) / unit) ** 2).sum(axis=1)))
     output = policy.action_scale * squashed + policy.action_bias
     return {
-        "state": states[typical],
-        "mean_state": states.mean(axis=0),
-        "command_mean": command.mean(axis=0),
-        "command_spread": command.std(axis=0),
+        "state": states[typical].astype(np.float32),
         "torque_mean": output.mean(axis=0),
         "torque_low": np.quantile(output, 0.1, axis=0),
         "torque_high": np.quantile(output, 0.9, axis=0),
@@ -448,48 +407,49 @@ def at_work(policy: Policy, m: int, states: np.ndarray, spread: np.ndarray) -> d
 
 def answers_at(policy: Policy, state: np.ndarray, spread: np.ndarray) -> dict[str, Any]:
     """The exact answers for one state: why this expert and not each other one, and how far the switch is."""
+    state = state.astype(np.float64)
     z = scores(policy, state[None])[0]
     i = int(z.argmax())
     pairs = []
-    for j in range(policy.n_experts):
-        if j == i:
-            continue
+    for j in [k for k in range(policy.n_experts) if k != i]:
         parts, bias = score_difference(policy, state, i, j)
         raw_change, raw = smallest_change(policy, state, i, j, np.ones_like(state))
         scaled_change, scaled = smallest_change(policy, state, i, j, spread)
         pair = {"other": j + 1, "difference": parts.sum() + bias, "by_observation": parts, "by_bias": bias}
-        pair |= {"distance": raw, "change": raw_change, "distance_in_spreads": scaled, "change_in_spreads": scaled_change}
-        pairs.append(pair)
-    nearest = min(pairs, key=lambda p: p["distance"], default=None)
-    nearest_scaled = min(pairs, key=lambda p: p["distance_in_spreads"], default=None)
+        pair |= {"distance": raw, "change": raw_change}
+        pairs.append(pair | {"distance_in_spreads": scaled, "change_in_spreads": scaled_change})
     return {
-        "state": state,
+        "state": state.astype(np.float32),
         "scores": z,
         "expert": i + 1,
         "torques": torques(policy, state[None])[0],
-        "nearest": nearest and nearest["other"],
-        "nearest_in_spreads": nearest_scaled and nearest_scaled["other"],
+        "nearest": min(pairs, key=lambda p: p["distance"], default={"other": None})["other"],
+        "nearest_in_spreads": min(pairs, key=lambda p: p["distance_in_spreads"], default={"other": None})["other"],
         "against": pairs,
     }
 
 
-def read_trees(folder: Path) -> Optional[dict[str, Any]]:
+def read_trees(actor: Path, policy: Policy, metadata: dict[str, Any]) -> Optional[dict[str, Any]]:
     """What distill_trees.py left beside the actor, if it ran."""
-    path = folder / "trees" / "trees.json"
+    path = actor.parent / "trees" / "trees.json"
     if not path.is_file():
         return None
     try:
         trees = json.loads(path.read_text(encoding="utf-8"))
-        fidelity = folder / "trees" / "fidelity.json"
+        fidelity = path.with_name("fidelity.json")
         trees["fidelity"] = json.loads(fidelity.read_text(encoding="utf-8")) if fidelity.is_file() else None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path.parent} holds damaged JSON ({error}); run distill_trees.py again") from error
-    if trees.get("format") != "smose-trees":
-        raise UserError(f"{path} is not what distill_trees.py writes; run it again or move the file away")
+        features = [node.get("feature", 0) for tree in trees["experts"] for node in tree["nodes"]]
+        fits = len(trees["experts"]) == policy.n_experts and max(features) < policy.router_weight.shape[1]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path.parent} holds damaged JSON ({error!r}); run distill_trees.py again") from error
+    if not fits:
+        raise UserError(f"{path} belongs to another policy; run distill_trees.py again or move the folder away")
+    source = trees["fidelity"] or {"actor": actor.name, "steps": metadata.get("steps")}
+    trees["stale"] = source.get("actor") != actor.name or str(source.get("steps")) != metadata.get("steps")
     return trees
 
 
-def returns_of(folder: Path, metadata: dict[str, str], episodes: list[Episode]) -> dict[str, Any]:
+def returns_of(folder: Path, metadata: dict[str, Any], episodes: list[Episode]) -> dict[str, Any]:
     """The run's own evaluation when it is of this very actor, else the episodes rolled out now."""
     path = folder / "evaluation.json"
     if path.is_file():
@@ -504,25 +464,15 @@ def returns_of(folder: Path, metadata: dict[str, str], episodes: list[Episode]) 
     return {"source": "rollouts", "mean": float(np.mean(values)), "spread": float(np.std(values)), "returns": values}
 
 
-def training_command(args: dict[str, Any]) -> str:
-    parts = ["python smose_sac.py"]
+def flags(command: str, args: dict[str, Any]) -> str:
+    """The command line that these settings came from."""
     for key, value in args.items():
         flag = key.replace("_", "-")
-        if value is None or key in ("resume", "track", "capture_video") or key.startswith("wandb"):
-            continue
         if isinstance(value, bool):
-            parts.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            parts.append(f"--{flag} " + (" ".join(map(str, value)) if isinstance(value, list) else str(value)))
-    return " ".join(parts)
-
-
-def json_metadata(metadata: dict[str, str], key: str) -> dict[str, Any]:
-    try:
-        value = json.loads(metadata.get(key, "{}"))
-    except json.JSONDecodeError:
-        return {}
-    return value if isinstance(value, dict) else {}
+            command += f" --{flag}" if value else f" --no-{flag}"
+        elif value is not None and key != "resume":
+            command += f" --{flag} " + (" ".join(map(str, value)) if isinstance(value, list) else str(value))
+    return command
 
 
 def plain(value: Any) -> Any:
@@ -538,83 +488,57 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def recorded(policy: Policy, episode: Episode, spread: np.ndarray, whole: bool) -> dict[str, Any]:
+    entry = {"seed": episode.seed, "return": episode.rewards.sum(), "length": len(episode.rewards)}
+    entry |= {"ended": episode.ended, "experts": episode.experts + 1}
+    if whole:
+        kept = max(50, RECORDED_NUMBERS // (RECORDED_EPISODES * len(spread)))
+        distance, other = nearest_switch(policy, episode.observations[:kept].astype(np.float64), spread)
+        entry |= {"observations": episode.observations[:kept], "rewards": episode.rewards[:kept]}
+        entry |= {"switch_distance_in_spreads": distance, "switch_to": other + 1}
+    return entry
+
+
 def build_report(
-    args: Args, actor: Path, policy: Policy, metadata: dict[str, str], names: dict, episodes: list[Episode], dt: float
+    args: Args, actor: Path, policy: Policy, metadata: dict[str, Any], names: dict, episodes: list[Episode], dt: float
 ) -> dict[str, Any]:
     m, n_a, n_s = policy.mean_weight.shape
     states = np.concatenate([e.observations for e in episodes]).astype(np.float64)
     active = np.concatenate([e.experts for e in episodes])
     spread = states.std(axis=0)
     usage = usage_of(episodes, m)
-    training_args = json_metadata(metadata, "args")
-    shown_steps = max(50, RECORDED_NUMBERS // (RECORDED_EPISODES * n_s))
-    recorded = []
-    for number, episode in enumerate(episodes):
-        entry = {"seed": episode.seed, "return": episode.rewards.sum(), "length": len(episode.rewards)}
-        entry |= {"ended": episode.ended, "experts": [int(x) + 1 for x in episode.experts]}
-        if number < RECORDED_EPISODES:
-            observations = episode.observations[:shown_steps]
-            distance, other = nearest_switch(policy, observations.astype(np.float64), spread)
-            entry |= {"observations": observations, "rewards": episode.rewards[:shown_steps]}
-            entry |= {"switch_distance_in_spreads": distance, "switch_to": [int(x) + 1 for x in other]}
-        recorded.append(entry)
-    works, answers = [], []
-    for expert in range(m):
-        mine = states[active == expert]
-        works.append(at_work(policy, expert, mine, spread) if len(mine) else None)
-        answers.append(answers_at(policy, works[-1]["state"], spread) if len(mine) else None)
-    centred = policy.router_weight - policy.router_weight.mean(axis=0)
-    single = {f"{name}_{fn}": getattr(states, fn)(axis=0) for name, fn in (("obs", "mean"), ("obs", "min"), ("obs", "max"))}
+    options = {key: vars(args)[key] for key in ("threshold", "rank", "episodes", "names")}
+    parts = [states[active == k] for k in range(m)]
+    works = [at_work(policy, k, mine, spread) if len(mine) else None for k, mine in enumerate(parts)]
     return {
         "format": "smose-report",
+        "colours": COLOURS,
         "env_id": metadata["env_id"],
         "names": names,
         "seconds_per_step": dt,
-        "actor": {
-            "file": actor.name,
-            "seed": metadata.get("seed"),
-            "steps": metadata.get("steps"),
-            "args": training_args,
-            "versions": json_metadata(metadata, "versions"),
-            "n_active": m * (n_s + 1) + policy.top_k * 2 * n_a * (n_s + 1),
-            "n_total": m * (n_s + 1) + m * 2 * n_a * (n_s + 1),
-        },
-        "reproduce": {"train": training_command(training_args), "report": report_command(args)},
+        "actor": {"file": actor.name, **{key: metadata.get(key) for key in ("seed", "steps", "args", "versions")}}
+        | {f"n_{kind}": (n_s + 1) * (m + 2 * n_a * k) for kind, k in (("active", policy.top_k), ("total", m))},
+        "reproduce": [
+            flags("python smose_sac.py", metadata["args"]),
+            flags(f"python interpret.py {args.actor}", options),
+        ],
         "returns": returns_of(actor.parent, metadata, episodes),
-        "policy": {
-            "n_experts": m,
-            "top_k": policy.top_k,
-            "gate": policy.gate,
-            "router_weight": policy.router_weight.astype(np.float32),
-            "router_bias": policy.router_bias.astype(np.float32),
-            "mean_weight": policy.mean_weight.astype(np.float32),
-            "mean_bias": policy.mean_bias.astype(np.float32),
-            "action_scale": policy.action_scale.astype(np.float32),
-            "action_bias": policy.action_bias.astype(np.float32),
-        },
-        "states": {"count": len(states), "obs_spread": spread, **single},
-        "effects": {
-            "router": policy.router_weight * spread,
-            "router_against_average": centred * spread,
-            "mean": policy.mean_weight * spread,
-        },
+        "policy": {"n_experts": m, "top_k": policy.top_k, "gate": policy.gate}
+        | {key: value.astype(np.float32) for key, value in vars(policy).items() if isinstance(value, np.ndarray)},
+        "states": {"count": len(states), "obs_spread": spread, "obs_mean": states.mean(axis=0)}
+        | {"obs_min": states.min(axis=0), "obs_max": states.max(axis=0)},
+        "effects": {"router": policy.router_weight * spread, "mean": policy.mean_weight * spread}
+        | {"router_against_average": (policy.router_weight - policy.router_weight.mean(axis=0)) * spread},
         "threshold": args.threshold,
         "rank": args.rank,
         "how_it_acts": how_it_acts(policy, args.threshold, args.rank),
         "equations": expert_equations(policy, spread, args.threshold, args.rank),
         "usage": usage,
         "at_work": works,
-        "answers": answers,
-        "episodes": recorded,
-        "trees": read_trees(actor.parent),
+        "answers": [answers_at(policy, work["state"], spread) if work else None for work in works],
+        "episodes": [recorded(policy, episode, spread, k < RECORDED_EPISODES) for k, episode in enumerate(episodes)],
+        "trees": read_trees(actor, policy, metadata),
     }
-
-
-def report_command(args: Args) -> str:
-    parts = [f"python interpret.py {args.actor} --threshold {args.threshold:g} --rank {args.rank}"]
-    parts += [f"--episodes {args.episodes} --first-seed {args.first_seed}"]
-    parts += [f"--names {args.names}"] if args.names else []
-    return " ".join(parts)
 
 
 def figure_label(name: dict[str, str]) -> str:
@@ -627,35 +551,40 @@ def figure_label(name: dict[str, str]) -> str:
         return name["text"].replace("$", r"\$")
 
 
-def weights_figure(policy: Policy, names: dict, share: np.ndarray, title: str) -> dict[str, bytes]:
+def weights_figure(policy: Policy, report: dict[str, Any]) -> dict[str, bytes]:
     """The paper's figure: one panel for each expert, its row of the router first, then its mean weights."""
     import matplotlib
-
-    matplotlib.use("Agg")
-    matplotlib.rcParams["svg.hashsalt"] = "smose"  # the same policy gives the same file
     from matplotlib.figure import Figure
 
+    matplotlib.rcParams["svg.hashsalt"] = "smose"  # the same policy gives the same file
+    names, share = report["names"], report["usage"]["share"]
     m, n_a, n_s = policy.mean_weight.shape
-    columns = min(m, max(1, 32 // (n_a + 2)))
-    rows = -(-m // columns)
-    size = (1.0 + columns * (0.27 * (n_a + 1) + 0.25), 0.7 + rows * (0.22 * n_s + 0.75))
-    figure = Figure(figsize=size, layout="constrained")
-    axes = np.atleast_1d(figure.subplots(rows, columns, sharey=True, squeeze=False)).ravel()
     tables = np.concatenate([policy.router_weight[:, None], policy.mean_weight], axis=1)  # [M, 1 + n_a, n_s]
     limit = max(float(np.quantile(np.abs(tables), 0.99)), 1e-9)
-    for k, axis in enumerate(axes):
-        if k >= m:
-            axis.set_visible(False)
-            continue
+    obs, actions = ([figure_label(name) for name in names[kind]] for kind in ("obs", "action"))
+    rows = -(-m // max(1, 66 // (n_a + 2)))
+    columns = -(-m // rows)
+    panel = np.array([0.2 * (n_a + 1), 0.19 * n_s])  # all sizes in inches
+    step = np.array([max(panel[0] + 0.14, 0.62), panel[1] + 0.9])
+    left = 0.15 + 0.062 * max(len(name["text"]) for name in names["obs"])
+    size = np.array([left + columns * step[0] + 0.75, rows * step[1] + 0.2])
+    figure = Figure(figsize=tuple(size))
+
+    def place(column: int, row: int, width: float) -> Any:
+        corner = np.array([left + column * step[0], size[1] - 0.75 - row * step[1] - panel[1]])
+        return figure.add_axes((*(corner / size), width / size[0], panel[1] / size[1]))
+
+    for k in range(m):
+        axis = place(k % columns, k // columns, panel[0])
         image = axis.imshow(tables[k].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
-        axis.set_title(f"Expert {k + 1}\n{100 * share[k]:.0f} %" if share[k] else f"Expert {k + 1}\nunused", fontsize=8)
-        labels = [f"$S_{{{k + 1}}}$", *map(figure_label, names["action"])]
-        axis.set_xticks(range(n_a + 1), labels, fontsize=7, rotation=90 if n_a > 3 else 0)
-        axis.set_yticks(range(n_s), map(figure_label, names["obs"]), fontsize=7)
+        axis.set_title(f"Expert {k + 1}\n" + (f"{100 * share[k]:.0f} %" if share[k] else "unused"), fontsize=7)
+        axis.set_xticks(range(n_a + 1), [f"$S_{{{k + 1}}}$", *actions], fontsize=7, rotation=90 if n_a > 3 else 0)
+        axis.set_yticks(*((range(n_s), obs) if k % columns == 0 else ([], [])), fontsize=7)
         axis.tick_params(length=0)
         axis.axvline(0.5, color="white", linewidth=2)
-    figure.suptitle(f"{title}: weights of the router and of each expert's mean", fontsize=9)
-    figure.colorbar(image, ax=list(axes), shrink=0.6, aspect=30, extend="both").ax.tick_params(labelsize=7)
+        axis.spines[:].set_color("#cccccc")
+    figure.colorbar(image, cax=place(columns, 0, 0.1), extend="both").ax.tick_params(labelsize=7)
+    figure.text(0.1 / size[0], 1 - 0.2 / size[1], f"{report['env_id']}: router and mean weights", fontsize=8)
     files = {}
     for kind, extra in (("svg", {"metadata": {"Date": None}}), ("png", {"dpi": 160})):
         buffer = io.BytesIO()
@@ -664,54 +593,52 @@ def weights_figure(policy: Policy, names: dict, share: np.ndarray, title: str) -
     return files
 
 
-def cannot_render(env_id: str) -> Optional[str]:
-    """Why this machine cannot draw, tried in a process of its own: a missing GL breaks the import of mujoco for good."""
+def can_render(env_id: str) -> bool:
+    """Tried in a process of its own, because a missing GL breaks the import of mujoco for good."""
     os.environ.setdefault("MUJOCO_GL", "egl")
     attempt = "import sys, gymnasium; e = gymnasium.make(sys.argv[1], render_mode='rgb_array'); e.reset(); e.render()"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", attempt, env_id], capture_output=True, text=True)
-    return None if done.returncode == 0 else (done.stderr.strip().splitlines() or ["no message"])[-1]
-
-
-def hex_colour(expert: int) -> tuple[int, int, int]:
-    red, green, blue = (int(COLOURS[expert % len(COLOURS)][k : k + 2], 16) for k in (1, 3, 5))
-    keep = 1.0 - 0.25 * (expert // len(COLOURS))  # later rounds of the palette are darker, and all are numbered
-    return int(red * keep), int(green * keep), int(blue * keep)
+    if done.returncode:
+        os.environ.pop("MUJOCO_GL")
+        reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        print(f"no video: cannot render {env_id} here ({reason}); try MUJOCO_GL=osmesa", file=sys.stderr)
+    return done.returncode == 0
 
 
 def labelled(frame: np.ndarray, expert: int, step: int) -> np.ndarray:
     """A frame with a band that says which expert acts."""
-    from PIL import Image, ImageDraw, ImageFont
+    from PIL import Image, ImageColor, ImageDraw, ImageFont
 
     height, width = frame.shape[0] // 16 * 16, frame.shape[1] // 16 * 16  # what video codecs take
     picture = Image.fromarray(frame[:height, :width])
-    draw = ImageDraw.Draw(picture)
-    band = height // 12
-    colour = hex_colour(expert)
+    draw, band = ImageDraw.Draw(picture), height // 12
+    colour = ImageColor.getrgb(COLOURS[expert % len(COLOURS)])
     draw.rectangle((0, 0, width, band), fill=colour)
-    ink = "black" if 0.3 * colour[0] + 0.59 * colour[1] + 0.11 * colour[2] > 110 else "white"
-    text = f"Expert {expert + 1}   step {step}"
-    draw.text((band // 3, band // 5), text, fill=ink, font=ImageFont.load_default(size=band * 0.6))
-    return np.asarray(picture)
+    ink = "black" if np.dot(colour, (0.3, 0.59, 0.11)) > 128 else "white"
+    font = ImageFont.load_default(size=band * 0.6)
+    draw.text((band // 3, band // 5), f"Expert {expert + 1}   step {step}", fill=ink, font=font)
+    return np.array(picture)
 
 
-def write_video(path: Path, episode: Episode, frames_per_second: float) -> None:
+def video(episode: Episode, frames_per_second: float) -> bytes:
     import imageio_ffmpeg
 
     pictures = [labelled(frame, int(episode.experts[step]), step) for step, frame in episode.frames.items()]
-    height, width = pictures[0].shape[:2]
-    writer = imageio_ffmpeg.write_frames(str(path), (width, height), fps=frames_per_second, quality=7)
-    writer.send(None)
-    for picture in pictures:
-        writer.send(np.ascontiguousarray(picture))
-    writer.close()
+    with tempfile.TemporaryDirectory() as folder:
+        path, size = Path(folder) / "episode.mp4", pictures[0].shape[1::-1]
+        writer = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, quality=7)
+        writer.send(None)
+        for picture in pictures:
+            writer.send(picture)
+        writer.close()
+        return path.read_bytes()
 
 
 def embedded_frames(episode: Episode, most: int = 360, size: int = 300) -> list[dict[str, Any]]:
     from PIL import Image
 
-    steps = list(episode.frames)[:: max(1, -(-len(episode.frames) // most))]
     frames = []
-    for step in steps:
+    for step in list(episode.frames)[:: max(1, -(-len(episode.frames) // most))]:
         picture, buffer = Image.fromarray(episode.frames[step]), io.BytesIO()
         picture.thumbnail((size, size))
         picture.save(buffer, format="JPEG", quality=62, optimize=True)
@@ -741,34 +668,29 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
 def interpret(args: Args) -> Path:
     if args.threshold < 0 or not np.isfinite(args.threshold):
         raise UserError(f"--threshold {args.threshold:g} is no size; give 0 or more")
-    if args.episodes < 1 or args.first_seed < 0:
-        raise UserError("--episodes must be at least 1 and --first-seed 0 or more")
+    if args.episodes < 1:
+        raise UserError(f"--episodes {args.episodes} leaves nothing to look at; give 1 or more")
     actor = find_actor(args.actor)
     policy, metadata = read_policy(actor)
     env_id = metadata["env_id"]
     names = read_names(args.names, env_id, policy.mean_weight.shape[2], policy.mean_weight.shape[1])
-    obstacle = cannot_render(env_id) if args.video else None
-    if obstacle:
-        print(f"no video: {env_id} cannot be rendered here ({obstacle}); set MUJOCO_GL to egl or osmesa", file=sys.stderr)
-    filming = args.video and not obstacle
+    filming = args.video and can_render(env_id)
     env = make_env(env_id, policy, **({"render_mode": "rgb_array"} if filming else {}))
     dt = float(getattr(env.unwrapped, "dt", 0.0))
     every = max(1, round(1 / (30 * dt))) if dt else 1  # at most about 30 pictures a second
-    seeds = range(args.first_seed, args.first_seed + args.episodes)
+    seeds = range(FIRST_SEED, FIRST_SEED + args.episodes)
     episodes = [rollout(env, policy, seed, every if filming and seed == seeds[0] else 0) for seed in seeds]
     env.close()
     report = plain(build_report(args, actor, policy, metadata, names, episodes, dt))
-    share = np.array(report["usage"]["share"])
     title = f"{env_id}, {policy.n_experts} experts, seed {metadata.get('seed')}, {metadata.get('steps')} steps"
-    files = equation_files(title, policy, report["equations"], names, share, report["how_it_acts"])
-    frames = embedded_frames(episodes[0]) if filming else []
-    files |= {"report.json": json.dumps(report, ensure_ascii=False, allow_nan=False)}
-    files |= {"report.html": fill_page(report, frames)}
-    contents = {name: text.encode() for name, text in files.items()} | weights_figure(policy, names, share, env_id)
-    folder = Path(args.output_dir) if args.output_dir else actor.parent
-    write_all(folder, contents)
+    texts = equation_files(title, policy, report)
+    texts["report.json"] = json.dumps(report, ensure_ascii=False, allow_nan=False)
+    texts["report.html"] = fill_page(report, embedded_frames(episodes[0]))
+    files = {name: text.encode() for name, text in texts.items()} | weights_figure(policy, report)
     if filming:
-        write_video(folder / "episode.mp4", episodes[0], 1 / (dt * every) if dt else 30)
+        files["episode.mp4"] = video(episodes[0], 1 / (dt * every) if dt else 30)
+    folder = Path(args.output_dir) if args.output_dir else actor.parent
+    write_all(folder, files)
     return folder / "report.html"
 
 

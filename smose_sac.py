@@ -617,12 +617,10 @@ def open_run(args: Args, actor: Actor, device: torch.device):
         raise
 
 
-def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict, stop: list) -> None:
+def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict) -> None:
     """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
     step, path = progress["global_step"], run / "evaluations.csv"
-    result = evaluate(args, actor, args.eval_episodes, stop, run / f"videos/{step}.mp4" if args.capture_video else None)
-    if result is None:
-        return
+    result = evaluate(args, actor, args.eval_episodes, [], run / f"videos/{step}.mp4" if args.capture_video else None)
     lengths, shares = result["lengths"], result.get("expert_usage", [])
     row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
     header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
@@ -669,6 +667,10 @@ def train(args: Args) -> Path:
     if (run / "checkpoint.safetensors").exists():
         progress = load_checkpoint(run, learner, rollout, replay)
     start = progress["global_step"]
+    if start > args.total_timesteps:
+        raise UserError(f"{run} has {start} steps already; give --total-timesteps above that to train on")
+    if start < args.total_timesteps:
+        (run / "evaluation.json").unlink(missing_ok=True)  # it marks a finished run
     size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
     print(f"{args.env_id}: {size}; {run}", flush=True)
     if args.track:
@@ -681,7 +683,6 @@ def train(args: Args) -> Path:
     marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
     stop: list[int] = []  # the signals that asked us to leave
     handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-
     try:
         for global_step in range(start, args.total_timesteps):
             obs = rollout.obs
@@ -720,7 +721,7 @@ def train(args: Args) -> Path:
                 raise UserError(f"not finite at step {global_step}: {seen}; the last checkpoint stays in {run}")
             progress["global_step"] = step = global_step + 1
             if step % args.eval_every == 0 or step == args.total_timesteps:
-                record_evaluation(args, run, actor, writer, progress, stop)
+                record_evaluation(args, run, actor, writer, progress)
             if step % args.checkpoint_every == 0 or step == args.total_timesteps or stop:
                 save_checkpoint(run, learner, rollout, replay, progress)
             if step % 1000 == 0:
@@ -788,6 +789,8 @@ def main() -> None:
     except (UserError, SafetensorError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -118,10 +118,11 @@ def load_actor(path: str | Path) -> Actor:
         raise UserError(f"{file} is not a safetensors file ({error}); give a saved actor") from None
     if metadata.get("format") not in ("smose-actor", "sac-actor"):
         raise UserError(f"{file} is not an actor (its format is {metadata.get('format')}); give actor.safetensors")
-    needed = ["router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias"]
+    layers = ["router", "experts.mean", "experts.log_std"]
     if metadata["format"] == "sac-actor":
-        needed = ["hidden.0.weight", "hidden.0.bias", "mean.weight", "mean.bias"]
-    lacking = {*needed, "action_scale", "action_bias"} - set(weights) | {"env_id", "seed", "steps"} - set(metadata)
+        layers = ["hidden.0", "mean", "log_std"]
+    needed = {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")} | {"action_scale", "action_bias"}
+    lacking = needed - set(weights) | {"env_id", "seed", "steps"} - set(metadata)
     if lacking:
         raise UserError(f"{file} lacks {', '.join(sorted(lacking))}; give an actor that a training has saved")
     if not all(np.isfinite(tensor).all() for tensor in weights.values()):
@@ -153,46 +154,54 @@ def tree_probability(nodes: list[dict], obs: list[float]) -> float:
     return node["probability"]
 
 
-def gate_weights(logits: np.ndarray, top_k: int, gate: str) -> np.ndarray:
-    """Weights of all experts: zero except for the top k; ties go to the lowest index."""
+def gate(logits: np.ndarray, top_k: int, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """The top k experts, best first (ties go to the lowest index), and their weights."""
     chosen = np.argsort(-logits, kind="stable")[:top_k]
     p = np.exp(logits - logits.max())
-    p /= p.sum()
-    weights = np.zeros_like(p)
-    weights[chosen] = p[chosen] / p[chosen].sum() if gate == "one-hot" else p[chosen]
-    return weights
+    return chosen, p[chosen] / (p[chosen].sum() if kind == "one-hot" else p.sum())
+
+
+def affine(weights: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """A layer as [bias | weight], so that it is one product with [1; x]."""
+    return np.concatenate([weights[f"{name}.bias"][..., None], weights[f"{name}.weight"]], axis=-1)
 
 
 def make_policy(actor: Actor, trees: Optional[dict] = None) -> Callable[[np.ndarray], tuple[np.ndarray, int]]:
-    """The deployed policy: from a float32 observation to the action and the (0-based) expert, -1 for SAC."""
-    w = actor.weights
+    """The deployed policy: from a float32 observation to the action and the (0-based) expert, -1 for SAC.
+
+    The products are those of the trainers' own evaluation, log-std rows included: in another shape they would round
+    differently, and after hundreds of steps the last bit of an action decides where a robot is.
+    """
+    w, m, n_a = actor.weights, actor.n_experts, actor.action_size
     scale, bias = w["action_scale"], w["action_bias"]
+    column = np.ones(1 + actor.obs_size, np.float32)
     if actor.format == "sac-actor":
-        layers = [(w[f"hidden.{i}.weight"], w[f"hidden.{i}.bias"]) for i in range(actor.n_hidden)]
+        hidden = [affine(w, f"hidden.{i}") for i in range(actor.n_hidden)]
+        heads = np.concatenate([affine(w, "mean"), affine(w, "log_std")])
 
         def sac(obs: np.ndarray) -> tuple[np.ndarray, int]:
-            x = obs
-            for weight, offset in layers:
-                x = np.maximum(weight @ x + offset, np.float32(0))
-            return scale * np.tanh(w["mean.weight"] @ x + w["mean.bias"]) + bias, -1
+            column[1:] = obs
+            x = column
+            for layer in hidden:
+                x = np.concatenate(([1], np.maximum(layer @ x, 0)), dtype=np.float32)
+            return scale * np.tanh((heads @ x)[:n_a]) + bias, -1
 
         return sac
 
-    router, router_bias = w["router.weight"], w["router.bias"]
-    mean, mean_bias = w["experts.mean.weight"], w["experts.mean.bias"]
-    top_k, gate = actor.top_k, actor.gate
+    experts = np.concatenate([affine(w, "experts.mean"), affine(w, "experts.log_std")], axis=1)
+    layer = np.concatenate([affine(w, "router"), experts.reshape(2 * m * n_a, -1)])
 
     def smose(obs: np.ndarray) -> tuple[np.ndarray, int]:
-        if trees is not None:
-            state = obs.tolist()
-            expert = int(np.argmax([tree_probability(tree["nodes"], state) for tree in trees["experts"]]))
+        column[1:] = obs
+        out = layer @ column
+        if trees is None:
+            chosen, weights = gate(out[:m], actor.top_k, actor.gate)
         else:
-            logits = router @ obs + router_bias
-            expert = int(np.argmax(logits))
-            if top_k > 1 or gate == "softmax":
-                weights = gate_weights(logits, top_k, gate)
-                return scale * np.tanh(weights @ (mean @ obs + mean_bias)) + bias, expert
-        return scale * np.tanh(mean[expert] @ obs + mean_bias[expert]) + bias, expert
+            state = obs.tolist()
+            best = np.argmax([tree_probability(tree["nodes"], state) for tree in trees["experts"]])
+            chosen, weights = np.array([best]), np.ones(1, np.float32)
+        mean = (weights @ out[m:].reshape(m, -1)[chosen])[:n_a]
+        return scale * np.tanh(mean) + bias, int(chosen[0])
 
     return smose
 

@@ -81,7 +81,7 @@ def find_folders(folders: list[Path]) -> list[RunFolder]:
         config = json.loads(config_file.read_text())
         settings, label = config["args"], algorithm_of(config)
         named = [differences(settings)] if differences(settings) else []
-        if settings.get("n_experts", 8) != 8:
+        if label in ("SMoSE", "SAC-S", "SAC-M") and settings["n_experts"] != 8:
             named.insert(0, f"{settings['n_experts']} experts")
         label += f" ({', '.join(named)})" if named else ""
         finished, steps = config_file.with_name("evaluation.json").is_file(), settings["total_timesteps"]

@@ -44,7 +44,7 @@ ALGOS = {  # what follows the trainer, and the name its runs get
     "sac-l": ("sac_baseline.py", ("--size", "L"), "sac_l"),
 }
 FORMATS = {"smose_sac.py": "smose-run", "sac_baseline.py": "sac-run"}
-SWEPT = ("env_id", "seed", "size", "resume")  # set by the sweep, never by the flags after `--`
+SWEPT = ("env_id", "seed", "size", "hidden_sizes", "resume")  # set by the sweep, never by the flags after `--`
 # flags in which two runs of the same weights may differ; total_timesteps and exp_name are compared on their own
 HARMLESS = {"exp_name", "total_timesteps", "resume", "checkpoint_every", "keep_replay", "num_threads", "cuda"}
 HARMLESS |= {"track", "wandb_project_name", "wandb_entity", "capture_video"}

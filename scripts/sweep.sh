@@ -98,6 +98,12 @@ reap() {
     return 0
 }
 
+# A signal ends `wait` at once, but not a `sleep` in the foreground.
+pause() {
+    sleep 1 &
+    wait $!
+}
+
 stop() {
     trap '' INT TERM
     echo "stopping: every running trainer writes a checkpoint first"
@@ -132,10 +138,10 @@ while IFS= read -r line; do
         echo "skipped: ${line#\# }"
         continue
     fi
-    while reap && [ ${#pids[@]} -ge "$jobs" ]; do sleep 1; done
+    while reap && [ ${#pids[@]} -ge "$jobs" ]; do pause; done
     start "$env" "$algo" "$seed" "$@"
 done <<<"$planned"
-while reap && [ ${#pids[@]} -gt 0 ]; do sleep 1; done
+while reap && [ ${#pids[@]} -gt 0 ]; do pause; done
 
 echo "$done done, $skipped skipped, $failed failed"
 [ $failed -eq 0 ]

@@ -140,7 +140,7 @@ def read_run(folder: Path) -> Run:
         settings = config["args"]
         algorithm = algorithm_of(config)
         differs = differences(settings)
-        if algorithm != "SMoSE" and settings.get("n_experts", 8) != 8:  # SAC-S and SAC-M are as big as that SMoSE
+        if algorithm in ("SAC-S", "SAC-M") and settings["n_experts"] != 8:  # they are as big as that SMoSE
             differs = ", ".join(filter(None, [differs, f"n-experts {settings['n_experts']}"]))
         return Run(
             path=folder,
