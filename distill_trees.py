@@ -626,7 +626,7 @@ def print_report(report: Report) -> None:
 
 def difference_text(loop: dict[str, Any]) -> str:
     mean, interval = loop["difference"]["mean"], loop["difference"]["interval_95"]
-    return f"{mean:10.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else " (one episode, no interval)")
+    return f"{mean:10.2f}" + (f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else " (one episode)")
 
 
 def distill_rounds(

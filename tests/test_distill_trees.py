@@ -139,7 +139,7 @@ def test_exact_regions_are_recovered_from_the_command_line(tmp_path):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(3000), np.arange(3000) // 25 + 1)
     command = [sys.executable, str(ROOT / "distill_trees.py"), str(run_dir), "--episodes", "6"]
     environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no progress bar outside a terminal, no warnings
     report = read(run_dir, "fidelity.json")
