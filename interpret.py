@@ -36,6 +36,7 @@ RECORDED_EPISODES = 2  # episodes that can be replayed state by state in the pag
 RECORDED_NUMBERS = 250_000  # observations in the page, so that it stays a few megabytes
 LONGEST_EPISODE = 10_000  # an environment without a time limit must not run forever
 LATEX_GAP = r" \, "
+MOST_FRAMES = 400  # rendered pictures of the first episode
 SATURATED = 0.95  # a tanh beyond this barely reacts to its input
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#6F6F6F")
 
@@ -102,7 +103,8 @@ def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {key: file.get_tensor(key).astype(np.float64) for key in file.keys()}
-    except SafetensorError as error:
+        metadata |= {key: json.loads(metadata.get(key, "{}")) for key in ("args", "versions")}
+    except (SafetensorError, ValueError) as error:
         raise UserError(f"{path} is damaged or no safetensors file ({error}); copy or train it again") from error
     kind = metadata.get("format")
     if kind == "sac-actor":
@@ -111,21 +113,14 @@ def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
         raise UserError(f"{path} is not a SMoSE actor (format {kind!r}); give the actor.safetensors of a SMoSE run")
     shape = tensors.get("experts.mean.weight", np.zeros(0)).shape
     m, n_a, n_s = shape if len(shape) == 3 and 0 not in shape else (1, 1, 1)
-    shapes = [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)]
-    for key, expected in zip(TENSORS, shapes, strict=True):
+    for key, expected in zip(TENSORS, [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)], strict=True):
         if key not in tensors or tensors[key].shape != expected:
             raise UserError(f"{path}: {key} is missing or of the wrong shape; copy or train it again")
         if not np.isfinite(tensors[key]).all():
             raise UserError(f"{path}: {key} holds values that are not finite numbers; the training diverged")
     top_k, gate, env_id = metadata.get("top_k", "1"), metadata.get("gate", "one-hot"), metadata.get("env_id")
     if top_k not in map(str, range(1, m + 1)) or gate not in ("one-hot", "softmax") or not env_id:
-        raise UserError(
-            f"{path}: unusable metadata (top_k {top_k!r}, gate {gate!r}, env_id {env_id!r}); train it again"
-        )
-    try:
-        metadata |= {key: json.loads(metadata.get(key, "{}")) for key in ("args", "versions")}
-    except ValueError as error:
-        raise UserError(f"{path}: its settings are not JSON ({error}); copy or train it again") from error
+        raise UserError(f"{path}: no policy has top_k {top_k!r}, gate {gate!r}, env_id {env_id!r}; train it again")
     return Policy(*(tensors[key] for key in TENSORS), top_k=int(top_k), gate=gate), metadata
 
 
@@ -212,7 +207,7 @@ def rollout(env: gym.Env, policy: Policy, seed: int, frame_every: int = 0) -> Ep
     observations, rewards, frames, ended = [], [], {}, "cut"
     while len(rewards) < LONGEST_EPISODE:
         state = np.asarray(observation, dtype=np.float32)
-        if frame_every and len(rewards) % frame_every == 0:
+        if frame_every and len(rewards) % frame_every == 0 and len(frames) < MOST_FRAMES:
             frames[len(rewards)] = env.render()
         observations.append(state)
         action = torques(policy, state[None].astype(np.float64))[0].astype(np.float32)
@@ -546,9 +541,9 @@ def figure_label(name: dict[str, str]) -> str:
 
     try:
         MathTextParser("path").parse(f"${name['latex']}$")
-        return f"${name['latex']}$"
     except (ValueError, RuntimeError):  # a user's LaTeX beyond matplotlib's subset
         return name["text"].replace("$", r"\$")
+    return f"${name['latex']}$"
 
 
 def weights_figure(policy: Policy, report: dict[str, Any]) -> dict[str, bytes]:
@@ -634,13 +629,13 @@ def video(episode: Episode, frames_per_second: float) -> bytes:
         return path.read_bytes()
 
 
-def embedded_frames(episode: Episode, most: int = 360, size: int = 300) -> list[dict[str, Any]]:
+def embedded_frames(episode: Episode) -> list[dict[str, Any]]:
     from PIL import Image
 
     frames = []
-    for step in list(episode.frames)[:: max(1, -(-len(episode.frames) // most))]:
-        picture, buffer = Image.fromarray(episode.frames[step]), io.BytesIO()
-        picture.thumbnail((size, size))
+    for step, frame in episode.frames.items():
+        picture, buffer = Image.fromarray(frame), io.BytesIO()
+        picture.thumbnail((300, 300))
         picture.save(buffer, format="JPEG", quality=62, optimize=True)
         frames.append({"step": step, "jpeg": base64.b64encode(buffer.getvalue()).decode()})
     return frames
@@ -666,10 +661,8 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def interpret(args: Args) -> Path:
-    if args.threshold < 0 or not np.isfinite(args.threshold):
-        raise UserError(f"--threshold {args.threshold:g} is no size; give 0 or more")
-    if args.episodes < 1:
-        raise UserError(f"--episodes {args.episodes} leaves nothing to look at; give 1 or more")
+    if not 0 <= args.threshold < np.inf or args.episodes < 1:
+        raise UserError("--threshold must be 0 or more and --episodes at least 1; change the one that is not")
     actor = find_actor(args.actor)
     policy, metadata = read_policy(actor)
     env_id = metadata["env_id"]
