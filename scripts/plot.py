@@ -283,7 +283,9 @@ def main(args: Args) -> None:
             raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
         longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
         window = args.window or max(int(float(f"{longest / 50:.1g}")), 1)  # a round number, for the caption
-        draw(curves, args, window).savefig(output, dpi=160)
+        figure = draw(curves, args, window)
+        figure.savefig(output, dpi=160)
+        plt.close(figure)
         for note in notes:
             print(f"note: {note}", file=sys.stderr)
         print(f"{output}: {len(curves)} panel(s)")

@@ -427,6 +427,8 @@ def main(args: Args) -> None:
         for folder in folders:
             if not folder.is_dir():
                 raise UserError(f"{folder} is not a folder; give folders that have runs in them")
+        if args.output and not Path(args.output).parent.is_dir():
+            raise UserError(f"--output {args.output}: its folder does not exist; make it first")
         if args.resamples < 100:
             raise UserError(f"--resamples {args.resamples} is too few for an interval; give 100 or more")
         tables, notes = build(folders or [Path("runs"), ROOT / "results" / "policies"], args.resamples)

@@ -6,9 +6,13 @@ A test that writes into a run folder copies it first (`shutil.copytree(smose_run
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
+from typing import Optional
 
 import pytest
+import tyro
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch or NumPy
 
@@ -42,3 +46,37 @@ def smose_run(tmp_path_factory) -> Path:
 def sac_run(tmp_path_factory) -> Path:
     """run folder of a tiny SAC-S training on Reacher-v4 (read only)"""
     return train_tiny("sac_baseline.py", tmp_path_factory.mktemp("sac"), "--size", "S")
+
+
+@dataclass
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def run_main(capsys, monkeypatch):
+    """calls a script's main with command-line arguments in this process, which is quicker than a new one each time"""
+
+    def run(script: ModuleType, *arguments: object, cwd: Optional[Path] = None, **environment: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            if cwd:
+                patch.chdir(cwd)
+            code = 0
+            try:
+                script.main(tyro.cli(script.Args, args=[str(argument) for argument in arguments]))
+            except SystemExit as exit:
+                code = exit.code
+        return Done(code, *capsys.readouterr())
+
+    return run
+
+
+def assert_one_line_error(done: Done, *words: str, code: int = 2) -> None:
+    """One line on stderr that has all the words, and the exit code of a mistake."""
+    assert done.returncode == code
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
+    assert all(word in done.stderr for word in words), done.stderr

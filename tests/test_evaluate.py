@@ -10,6 +10,7 @@ import evaluate
 import gymnasium as gym
 import numpy as np
 import pytest
+from conftest import assert_one_line_error
 from safetensors.numpy import load_file, save_file
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,17 +36,6 @@ class Recorder(gym.Env):
 
 
 gym.register("Recorder-v0", entry_point=Recorder)
-
-
-def run_cli(*arguments: str) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
-
-
-def assert_one_line_error(done: subprocess.CompletedProcess, *words: str) -> None:
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
 
 
 def copy_with(run: Path, folder: Path, metadata: dict[str, str] | None = None, **weights: np.ndarray) -> Path:
@@ -75,10 +65,10 @@ def counting_actor(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("fixture", ["smose_run", "sac_run"])
-def test_a_runs_own_evaluation_comes_back(fixture, request, tmp_path):
+def test_a_runs_own_evaluation_comes_back(run_main, fixture, request, tmp_path):
     run = request.getfixturevalue(fixture)
     own = json.loads((run / "evaluation.json").read_text())
-    done = run_cli(run, run / "actor.safetensors", "--episodes", "3", "--json", tmp_path / "rows.json")
+    done = run_main(evaluate, run, run / "actor.safetensors", "--episodes", "3", "--json", tmp_path / "rows.json")
     assert done.returncode == 0, done.stderr
     by_folder, by_file = json.loads((tmp_path / "rows.json").read_text())
     assert by_folder["returns"] == own["returns"]  # to the last bit: the same products in the same order
@@ -118,9 +108,9 @@ def test_top_k_and_softmax_mix_experts_as_written(smose_run, tmp_path):
         assert expert == top[0] and action.dtype == np.float32
 
 
-def test_changes_of_nothing_change_nothing_and_real_ones_do(smose_run, tmp_path):
+def test_changes_of_nothing_change_nothing_and_real_ones_do(run_main, smose_run, tmp_path):
     flags = "--noise 0 0.1 --delay 0 2 --mass 1 1.5 --friction 1 2 --episodes 2".split()
-    done = run_cli(smose_run, *flags, "--json", tmp_path / "rows.json")
+    done = run_main(evaluate, smose_run, *flags, "--json", tmp_path / "rows.json")
     assert done.returncode == 0, done.stderr
     rows = json.loads((tmp_path / "rows.json").read_text())
     assert [row["condition"] for row in rows] == ["nominal"] + [
@@ -186,35 +176,44 @@ def test_tree_thresholds_are_compared_in_double_precision():
     assert evaluate.tree_probability(nodes, [0, 0.1]) == 0.25
 
 
-def test_trees_route_as_distill_trees_measured_them(smose_run, tmp_path):
+def test_trees_route_as_distill_trees_measured_them(run_main, smose_run, tmp_path):
     run = shutil.copytree(smose_run, tmp_path / smose_run.name)
-    assert_one_line_error(run_cli(run, "--router", "trees"), "trees.json", "distill_trees.py")
+    assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "trees.json", "distill_trees.py")
     command = [sys.executable, str(ROOT / "distill_trees.py"), str(run), "--episodes", "3"]
     distilled = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert distilled.returncode == 0, distilled.stderr
     measured = json.loads((run / "trees" / "fidelity.json").read_text())["closed_loop"]
-    done = run_cli(run, "--router", "trees", "--episodes", "3", "--json", tmp_path / "rows.json")
+    done = run_main(evaluate, run, "--router", "trees", "--episodes", "3", "--json", tmp_path / "rows.json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     np.testing.assert_allclose(row["returns"], measured["trees"]["returns"], atol=1e-5)
     assert row["router"] == "trees" and "SMoSE (trees)" in done.stdout
 
 
-def test_mistakes_are_one_line(smose_run, sac_run, tmp_path):
-    assert_one_line_error(run_cli(tmp_path / "nothing"), "nothing", "not found")
-    assert_one_line_error(run_cli(tmp_path), "no actor.safetensors")
-    assert_one_line_error(run_cli(), "no actor given")
-    assert_one_line_error(run_cli(smose_run / "checkpoint.safetensors"), "not an actor")
-    assert_one_line_error(run_cli(smose_run / "config.json"), "not a safetensors file")
-    assert_one_line_error(run_cli(sac_run, "--router", "trees"), "no router")
-    assert_one_line_error(run_cli(smose_run, "--noise", "-0.1"), "--noise -0.1")
-    assert_one_line_error(run_cli(smose_run, "--mass", "0"), "--mass 0")
-    assert_one_line_error(run_cli(smose_run, "--episodes", "0"), "--episodes 0")
-    assert_one_line_error(run_cli(smose_run, "--env-id", "Hopper-v4"), "2 actions", "Hopper-v4")
-    assert_one_line_error(run_cli(smose_run, "--env-id", "Nowhere-v1"), "Nowhere-v1")
-    assert_one_line_error(run_cli(smose_run, "--json", tmp_path / "no" / "rows.json"), "folder does not exist")
+def test_mistakes_are_one_line(run_main, smose_run, sac_run, tmp_path):
+    assert_one_line_error(run_main(evaluate, tmp_path / "nothing"), "nothing", "not found")
+    assert_one_line_error(run_main(evaluate, tmp_path), "no actor.safetensors")
+    assert_one_line_error(run_main(evaluate), "no actor given")
+    assert_one_line_error(run_main(evaluate, smose_run / "checkpoint.safetensors"), "not an actor")
+    assert_one_line_error(run_main(evaluate, smose_run / "config.json"), "not a safetensors file")
+    assert_one_line_error(run_main(evaluate, sac_run, "--router", "trees"), "no router")
+    assert_one_line_error(run_main(evaluate, smose_run, "--noise", "-0.1"), "--noise -0.1")
+    assert_one_line_error(run_main(evaluate, smose_run, "--mass", "0"), "--mass 0")
+    assert_one_line_error(run_main(evaluate, smose_run, "--episodes", "0"), "--episodes 0")
+    assert_one_line_error(run_main(evaluate, smose_run, "--env-id", "Hopper-v4"), "2 actions", "Hopper-v4")
+    assert_one_line_error(run_main(evaluate, smose_run, "--env-id", "Nowhere-v1"), "Nowhere-v1")
+    assert_one_line_error(
+        run_main(evaluate, smose_run, "--json", tmp_path / "no" / "rows.json"), "folder does not exist"
+    )
     weights = {name: np.zeros(shape, np.float32) for name, shape in {"router.weight": (2, 3), "router.bias": 2}.items()}
     pendulum = copy_with(smose_run, tmp_path / "pendulum", {"env_id": "Pendulum-v1"}, **weights)
-    assert_one_line_error(run_cli(pendulum, "--mass", "1.2"), "Pendulum-v1 is not a MuJoCo environment")
+    assert_one_line_error(run_main(evaluate, pendulum, "--mass", "1.2"), "Pendulum-v1 is not a MuJoCo environment")
     broken = copy_with(smose_run, tmp_path / "broken", None, **{"router.bias": np.full(8, np.nan, np.float32)})
-    assert_one_line_error(run_cli(broken), "not finite")
+    assert_one_line_error(run_main(evaluate, broken), "not finite")
+
+
+def test_the_command_itself(smose_run, tmp_path):
+    command = [sys.executable, str(ROOT / "scripts" / "evaluate.py"), str(smose_run), "--episodes", "2"]
+    done = subprocess.run([*command, "--json", "rows.json"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Reacher-v4" in done.stdout and len(json.loads((tmp_path / "rows.json").read_text())) == 1

@@ -5,43 +5,17 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import evaluate
 import export
 import numpy as np
 import pytest
-import tyro
-from conftest import train_tiny
+from conftest import Done, assert_one_line_error, train_tiny
 from safetensors.numpy import load_file, save_file
 
 ROOT = Path(__file__).resolve().parent.parent
 STRICT = "-std=c99 -Wall -Wextra -Werror -pedantic".split()
-
-
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-@pytest.fixture
-def run_cli(capsys, monkeypatch):
-    """The command line in this process: importing PyTorch once is enough."""
-
-    def run(*arguments: str, **environment: str) -> Done:
-        for name, value in environment.items():
-            monkeypatch.setenv(name, value)
-        code = 0
-        try:
-            export.main(tyro.cli(export.Args, args=[str(argument) for argument in arguments]))
-        except SystemExit as exit:
-            code = exit.code
-        return Done(code, *capsys.readouterr())
-
-    return run
 
 
 @pytest.fixture(scope="session")
@@ -93,8 +67,8 @@ def assert_reported(done: Done, run: Path) -> None:
     assert ("same expert in 100.00% of the states" in done.stdout) == ("sac" not in evaluate.load_actor(run).format)
 
 
-def test_c_compiles_strictly_and_agrees(run_cli, run, tmp_path):
-    done = run_cli(run, "--format", "c", "--output", tmp_path / "policy.c")
+def test_c_compiles_strictly_and_agrees(run_main, run, tmp_path):
+    done = run_main(export, run, "--format", "c", "--output", tmp_path / "policy.c")
     assert_reported(done, run)
     source = (tmp_path / "policy.c").read_text()
     assert source.isascii() and "alloc" not in source.replace("no allocation", "")
@@ -114,8 +88,8 @@ def test_c_compiles_strictly_and_agrees(run_cli, run, tmp_path):
     assert f"{prefix}_ACTION_tau_2 = 1" in source
 
 
-def test_python_needs_only_the_standard_library(run_cli, run, tmp_path):
-    assert_reported(run_cli(run, "--format", "python", "--output", tmp_path / "policy.py"), run)
+def test_python_needs_only_the_standard_library(run_main, run, tmp_path):
+    assert_reported(run_main(export, run, "--format", "python", "--output", tmp_path / "policy.py"), run)
     states = some_states(50)
     program = "import json, sys; sys.path.insert(0, '.'); import policy; "
     program += "print(json.dumps([policy.act(s) for s in json.load(sys.stdin)]), policy.OBSERVATIONS[4])"
@@ -133,9 +107,9 @@ def test_python_needs_only_the_standard_library(run_cli, run, tmp_path):
     assert name.strip() == "x_T"
 
 
-def test_onnx_runs_in_batches(run_cli, run, tmp_path):
+def test_onnx_runs_in_batches(run_main, run, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    assert_reported(run_cli(run, "--format", "onnx", "--output", tmp_path / "policy.onnx"), run)
+    assert_reported(run_main(export, run, "--format", "onnx", "--output", tmp_path / "policy.onnx"), run)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx", providers=["CPUExecutionProvider"])
     states = some_states()
     actions, experts = expected(run, states)
@@ -147,8 +121,8 @@ def test_onnx_runs_in_batches(run_cli, run, tmp_path):
     assert properties["env_id"] == "Reacher-v4" and json.loads(properties["actions"]) == ["tau_1", "tau_2"]
 
 
-def test_json_describes_itself(run_cli, run):
-    assert_reported(run_cli(run, "--format", "json"), run)
+def test_json_describes_itself(run_main, run):
+    assert_reported(run_main(export, run, "--format", "json"), run)
     policy = json.loads((run / "policy.json").read_text())
     example = policy["example"]
     action, expert = expected(run, np.array([example["observation"]]))
@@ -181,60 +155,60 @@ def test_an_export_of_another_actor_is_found_out(format, smose_run, tmp_path):
             export.verify(file, format, other, states)
 
 
-def test_tied_experts_are_reported_not_failed(run_cli, smose_run, tmp_path):
+def test_tied_experts_are_reported_not_failed(run_main, smose_run, tmp_path):
     actor = evaluate.load_actor(smose_run)
     actor.weights["router.weight"][1] = actor.weights["router.weight"][0]
     actor.weights["router.bias"][:2] = 100  # experts 1 and 2 always share the highest score
     save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
-    done = run_cli(tmp_path, "--format", "c")
+    done = run_main(export, tmp_path, "--format", "c")
     assert done.returncode == 0, done.stderr
     assert "in 10000 the scores are tied within float32 rounding, 0 of these chose another expert" in done.stdout
     assert "checked on 0 recorded and 10000 random states" in done.stdout
 
 
-def test_a_large_router_bias_leaves_no_gap_in_the_weights(run_cli, mixed_runs, tmp_path):
+def test_a_large_router_bias_leaves_no_gap_in_the_weights(run_main, mixed_runs, tmp_path):
     """Scores far apart underflow in the softmax; the chosen experts must stay the chosen ones."""
     actor = evaluate.load_actor(mixed_runs["top2"])
     actor.weights["router.bias"][:] = [0, 300, 150, 0, 0, 0, 0, 0]
     save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
     for format in ("c", "python", "json"):
-        done = run_cli(tmp_path, "--format", format)
+        done = run_main(export, tmp_path, "--format", format)
         assert done.returncode == 0, done.stderr
 
 
-def test_own_names_become_identifiers(run_cli, smose_run, tmp_path):
+def test_own_names_become_identifiers(run_main, smose_run, tmp_path):
     names = {
         "obs": ["angle (left)", "angle (left)", "2nd", "θ", {"text": "a", "description": "x */ y"}],
         "action": ["a", "b"],
     }
     names["obs"] += [f"o{i}" for i in range(6)]
     (tmp_path / "names.json").write_text(json.dumps(names))
-    done = run_cli(smose_run, "--format", "c", "--names", tmp_path / "names.json", "--output", tmp_path / "policy.c")
+    done = run_main(
+        export, smose_run, "--format", "c", "--names", tmp_path / "names.json", "--output", tmp_path / "policy.c"
+    )
     assert done.returncode == 0, done.stderr
     source = (tmp_path / "policy.c").read_text()
     for name in ("SMOSE_OBS_angle_left = 0", "SMOSE_OBS_angle_left_1 = 1", "SMOSE_OBS__2nd = 2", "SMOSE_OBS_obs_3 = 3"):
         assert name in source
     names["obs"].pop()
     (tmp_path / "names.json").write_text(json.dumps(names))
-    assert_one_line_error(run_cli(smose_run, "--format", "c", "--names", tmp_path / "names.json"), "names.json", "11")
-
-
-def assert_one_line_error(done: Done, *words: str, code: int = 2) -> None:
-    assert done.returncode == code
-    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1, done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
-
-
-def test_mistakes_are_one_line_and_leave_nothing(run_cli, smose_run, tmp_path):
-    out = tmp_path / "policy.c"
-    assert_one_line_error(run_cli(tmp_path / "nothing", "--format", "c"), "not found")
-    assert_one_line_error(run_cli(smose_run, "--format", "c", "--output", tmp_path / "no" / "x.c"), "does not exist")
     assert_one_line_error(
-        run_cli(smose_run, "--format", "c", "--output", out, CC="no-such-cc"), "no-such-cc", "install"
+        run_main(export, smose_run, "--format", "c", "--names", tmp_path / "names.json"), "names.json", "11"
+    )
+
+
+def test_mistakes_are_one_line_and_leave_nothing(run_main, smose_run, tmp_path):
+    out = tmp_path / "policy.c"
+    assert_one_line_error(run_main(export, tmp_path / "nothing", "--format", "c"), "not found")
+    assert_one_line_error(
+        run_main(export, smose_run, "--format", "c", "--output", tmp_path / "no" / "x.c"), "does not exist"
+    )
+    assert_one_line_error(
+        run_main(export, smose_run, "--format", "c", "--output", out, CC="no-such-cc"), "no-such-cc", "install"
     )
     # a compiler that refuses everything: the export is then not verified, and not written
     assert_one_line_error(
-        run_cli(smose_run, "--format", "c", "--output", out, CC="false"), "nothing is written", code=1
+        run_main(export, smose_run, "--format", "c", "--output", out, CC="false"), "nothing is written", code=1
     )
     assert not out.exists()
 

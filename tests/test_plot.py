@@ -10,13 +10,9 @@ from pathlib import Path
 import numpy as np
 import plot
 import pytest
+from conftest import assert_one_line_error
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-def run_cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess:
-    command = [sys.executable, str(ROOT / "scripts" / "plot.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=cwd)
 
 
 @pytest.fixture
@@ -89,15 +85,15 @@ def test_lines_keep_settings_apart(runs, smose_run):
 
 
 @pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_figures(runs, ending, start):
+def test_figures(run_main, runs, ending, start):
     source = "evaluations" if ending == "svg" else "training"
-    done = run_cli("--output", f"curves.{ending}", "--source", source, cwd=runs.parent)
+    done = run_main(plot, "--output", f"curves.{ending}", "--source", source, cwd=runs.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"curves.{ending}: 1 panel(s)\n"
     assert (runs.parent / f"curves.{ending}").read_bytes().startswith(start)
 
 
-def test_mistakes_are_one_line_and_leave_nothing(runs, tmp_path):
+def test_mistakes_are_one_line_and_leave_nothing(run_main, runs, tmp_path):
     wrong = {
         "no known ending": ("--output", "curves.gif"),
         "folder does not exist": ("--output", "no/curves.png"),
@@ -107,7 +103,12 @@ def test_mistakes_are_one_line_and_leave_nothing(runs, tmp_path):
         "--window 0": ("--window", "0"),
     }
     for word, arguments in wrong.items():
-        done = run_cli(*arguments, cwd=tmp_path)
-        assert done.returncode == 2 and word in done.stderr, done.stderr
-        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+        assert_one_line_error(run_main(plot, *arguments, cwd=tmp_path), word)
     assert not list(tmp_path.glob("curves.*"))
+
+
+def test_the_command_itself(runs):
+    command = [sys.executable, str(ROOT / "scripts" / "plot.py")]
+    done = subprocess.run(command, cwd=runs.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert (runs.parent / "learning_curves.png").stat().st_size > 10_000
