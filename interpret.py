@@ -11,6 +11,7 @@ weights.png (the weights figure), equations.txt, equations.md and equations.tex,
 """
 
 import base64
+import contextlib
 import html
 import io
 import json
@@ -413,15 +414,16 @@ def answers_at(policy: Policy, state: np.ndarray, spread: np.ndarray) -> dict[st
         pair = {"other": j + 1, "difference": parts.sum() + bias, "by_observation": parts, "by_bias": bias}
         pair |= {"distance": raw, "change": raw_change}
         pairs.append(pair | {"distance_in_spreads": scaled, "change_in_spreads": scaled_change})
-    return {
+    nobody = {"other": None}
+    answer = {
         "state": state.astype(np.float32),
         "scores": z,
         "expert": i + 1,
         "torques": torques(policy, state[None])[0],
-        "nearest": min(pairs, key=lambda p: p["distance"], default={"other": None})["other"],
-        "nearest_in_spreads": min(pairs, key=lambda p: p["distance_in_spreads"], default={"other": None})["other"],
-        "against": pairs,
     }
+    answer["nearest"] = min(pairs, key=lambda p: p["distance"], default=nobody)["other"]
+    answer["nearest_in_spreads"] = min(pairs, key=lambda p: p["distance_in_spreads"], default=nobody)["other"]
+    return answer | {"against": pairs}
 
 
 def read_trees(actor: Path, policy: Policy, metadata: dict[str, Any]) -> Optional[dict[str, Any]]:
@@ -539,11 +541,12 @@ def build_report(
 def figure_label(name: dict[str, str]) -> str:
     from matplotlib.mathtext import MathTextParser
 
-    try:
-        MathTextParser("path").parse(f"${name['latex']}$")
-    except (ValueError, RuntimeError):  # a user's LaTeX beyond matplotlib's subset
-        return name["text"].replace("$", r"\$")
-    return f"${name['latex']}$"
+    label = name["text"].replace("$", r"\$")
+    if not name["latex"].startswith(r"\text{"):
+        with contextlib.suppress(ValueError, RuntimeError):  # LaTeX beyond matplotlib's subset keeps its plain text
+            MathTextParser("path").parse(f"${name['latex']}$")
+            label = f"${name['latex']}$"
+    return label
 
 
 def weights_figure(policy: Policy, report: dict[str, Any]) -> dict[str, bytes]:
@@ -571,7 +574,7 @@ def weights_figure(policy: Policy, report: dict[str, Any]) -> dict[str, bytes]:
 
     for k in range(m):
         axis = place(k % columns, k // columns, panel[0])
-        image = axis.imshow(tables[k].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+        image = axis.imshow(tables[k].T, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="none")
         axis.set_title(f"Expert {k + 1}\n" + (f"{100 * share[k]:.0f} %" if share[k] else "unused"), fontsize=7)
         axis.set_xticks(range(n_a + 1), [f"$S_{{{k + 1}}}$", *actions], fontsize=7, rotation=90 if n_a > 3 else 0)
         axis.set_yticks(*((range(n_s), obs) if k % columns == 0 else ([], [])), fontsize=7)
