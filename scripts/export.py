@@ -597,9 +597,14 @@ def verification_states(actor: Actor) -> tuple[np.ndarray, int]:
     config, replay = actor.path.with_name("config.json"), actor.path.with_name("replay.npy")
     recorded = np.zeros((0, actor.obs_size), np.float32)
     if config.is_file() and replay.is_file():
-        columns = json.loads(config.read_text())["replay_columns"]
-        table = np.load(replay, mmap_mode="r")
-        written = np.flatnonzero(table[:, columns["episode"][0]] > 0)
+        try:
+            columns = json.loads(config.read_text())["replay_columns"]
+            table = np.load(replay, mmap_mode="r")
+            written = np.flatnonzero(table[:, columns["episode"][0]] > 0)
+        except (KeyError, ValueError, IndexError) as error:
+            raise UserError(
+                f"{replay} does not fit {config} ({error!r}); move it away to check random states"
+            ) from None
         rows = np.sort(rng.choice(written, min(N_STATES, len(written)), replace=False))
         recorded = np.array(table[rows, slice(*columns["obs"])], np.float32)
     missing = N_STATES - len(recorded)
@@ -640,7 +645,12 @@ def export(actor: Actor, format: str, output: Path, names: dict) -> str:
         file = Path(folder) / f"policy{SUFFIX[format]}"
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         report = verify(file, format, actor, states)
-        output.write_bytes(file.read_bytes())
+        part = output.with_name(f"{output.name}.part")
+        try:
+            part.write_bytes(file.read_bytes())
+            part.replace(output)  # whole or not at all
+        finally:
+            part.unlink(missing_ok=True)
     return f"{output}: checked on {n_recorded} recorded and {len(states) - n_recorded} random states\n{report}"
 
 

@@ -78,14 +78,18 @@ def find_folders(folders: list[Path]) -> list[RunFolder]:
     for config_file in sorted(config for folder in folders for config in folder.rglob("config.json")):
         if json_format(config_file) not in ("smose-run", "sac-run"):
             continue
-        config = json.loads(config_file.read_text())
-        settings, label = config["args"], algorithm_of(config)
+        try:
+            config = json.loads(config_file.read_text())
+            settings, label = config["args"], algorithm_of(config)
+            env_id, seed, steps = config["env_id"], int(settings["seed"]), settings["total_timesteps"]
+        except KeyError as error:
+            raise UserError(f"{config_file} is damaged ({error!r}); move its run away") from None
         named = [differences(settings)] if differences(settings) else []
-        if label in ("SMoSE", "SAC-S", "SAC-M") and settings["n_experts"] != 8:
+        if label in ("SMoSE", "SAC-S", "SAC-M") and settings.get("n_experts", 8) != 8:
             named.insert(0, f"{settings['n_experts']} experts")
         label += f" ({', '.join(named)})" if named else ""
-        finished, steps = config_file.with_name("evaluation.json").is_file(), settings["total_timesteps"]
-        run = RunFolder(config_file.parent, config["env_id"], label, steps, int(settings["seed"]), finished)
+        finished = config_file.with_name("evaluation.json").is_file()
+        run = RunFolder(config_file.parent, env_id, label, steps, seed, finished)
         found[run.path.name, run.env_id, run.label] = run
     return list(found.values())
 

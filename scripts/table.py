@@ -390,6 +390,13 @@ def format_latex(tables: dict[str, list[dict]], notes: list[str]) -> str:
     return text + "".join(f"% {note}\n" for note in notes)
 
 
+def where(keys: list[tuple[str, str]]) -> str:
+    """The algorithms a note is about, and their environment if it is only one."""
+    environments = list(dict.fromkeys(env_id for env_id, _ in keys))
+    algorithms = ", ".join(dict.fromkeys(algorithm for _, algorithm in keys))
+    return f"{algorithms} on {environments[0]}" if len(environments) == 1 else algorithms
+
+
 def build(folders: list[Path], resamples: int) -> tuple[dict[str, list[dict]], list[str]]:
     """All tables, and the notes below them."""
     runs, unfinished = find_runs(folders)
@@ -404,16 +411,16 @@ def build(folders: list[Path], resamples: int) -> tuple[dict[str, list[dict]], l
         "All environments: IQM with 0 = random policy, 1 = the paper's SMoSE": aggregate(cells, paper, resamples),
     }
     by_note = defaultdict(list)
-    for (env_id, algorithm), row in paper.items():
+    for key, row in paper.items():
         if row["note"]:
-            by_note[row["note"]].append(f"{algorithm} {env_id}")
+            by_note[row["note"]].append(key)
     notes = [
         "mean: over seeds, of each seed's mean return; over episodes: standard deviation over the episodes of a seed, "
         "averaged over seeds (the paper's ±); over seeds: standard deviation of the seeds' means",
         f"IQM: interquartile mean of the seeds' means, with a stratified bootstrap over seeds ({resamples:,} draws)",
         f"the paper has 10 seeds of 100 episodes after {PAPER_STEPS:,} steps; rows of ours with other steps or "
         "settings say so and are not beside the paper's number",
-        *(f"paper, {', '.join(where)}: {note}" for note, where in by_note.items()),
+        *(f"paper, {where(keys)}: {note}" for note, keys in by_note.items()),
         *notes,
     ]
     if unfinished:

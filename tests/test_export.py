@@ -210,6 +210,10 @@ def test_mistakes_are_one_line_and_leave_nothing(run_main, smose_run, tmp_path):
     assert_one_line_error(
         run_main(export, smose_run, "--format", "c", "--output", out, CC="false"), "nothing is written", code=1
     )
+    assert not list(tmp_path.iterdir())
+    run = Path(shutil.copytree(smose_run, tmp_path / "run"))
+    np.save(run / "replay.npy", np.zeros((5, 3), np.float32))
+    assert_one_line_error(run_main(export, run, "--format", "c", "--output", out), "replay.npy", "does not fit")
     assert not out.exists()
 
 
@@ -220,3 +224,10 @@ def test_the_command_itself(smose_run, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("policy.py: checked on 400 recorded") and (tmp_path / "policy.py").is_file()
+
+
+def test_onnx_says_what_to_install(run_main, smose_run, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)  # as if it were not installed
+    done = run_main(export, smose_run, "--format", "onnx", "--output", tmp_path / "policy.onnx")
+    assert_one_line_error(done, "needs onnx", "requirements-dev.txt")
+    assert not list(tmp_path.iterdir())
