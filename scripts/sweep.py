@@ -430,6 +430,10 @@ class Display:
                 self.told.add(i)
 
 
+def first_line(problem: Exception) -> str:
+    return (str(problem).strip().splitlines() or [type(problem).__name__])[0].rstrip(".")
+
+
 def connect(args: Args) -> Any:
     """Joins the cluster at --address (or where RAY_ADDRESS says), or starts Ray on this machine for the sweep alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -441,8 +445,15 @@ def connect(args: Args) -> Any:
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
     if address in (None, "local"):
         cpus = args.jobs * args.cpus_per_run if args.jobs else max(os.cpu_count() or 1, args.cpus_per_run)
-        ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=100 * 2**20, **quiet)
-        return ray
+        for patience in (1, 0):
+            try:
+                ray.init("local", num_cpus=cpus, include_dashboard=False, object_store_memory=100 * 2**20, **quiet)
+                return ray
+            except Exception as problem:  # a busy machine may be too slow for Ray, which raises nothing narrower
+                ray.shutdown()
+                if not patience:
+                    text = f"Ray did not start ({first_line(problem)}); try again later, or use scripts/sweep.sh"
+                    raise UserError(text) from None
     if args.jobs:
         raise UserError("--jobs is for this machine alone; on a cluster --cpus-per-run decides how many run at a time")
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -451,8 +462,7 @@ def connect(args: Args) -> Any:
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(address, **quiet)
     except (ConnectionError, OSError, RuntimeError, ValueError) as problem:
-        reason = str(problem).splitlines()[0] if str(problem) else type(problem).__name__
-        raise UserError(f"no Ray cluster at {address} ({reason}); start one with `ray start --head`") from None
+        raise UserError(f"no Ray cluster at {address} ({first_line(problem)}); start one: ray start --head") from None
     return ray
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -225,19 +226,38 @@ def test_real_progress_line_is_understood(tmp_path):
     assert (step, total, left) == ("10,000", "10,000", "00:00") and float(speed) > 0 and float(mean) < 0
 
 
-def pause_trainer(folder: Path) -> int:
+@pytest.fixture
+def cleanup():
+    """Ends what a failed test would leave running or frozen."""
+    with contextlib.ExitStack() as stack:
+        yield stack
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def pause_trainer(folder: Path, cleanup: contextlib.ExitStack) -> int:
     """Freezes the process that holds the folder's lock, so that what happens next falls mid-run on any machine."""
     (pid,) = re.findall(rf"FLOCK +ADVISORY +WRITE (\d+) \S+:{(folder / '.lock').stat().st_ino} ", LOCKS.read_text())
     os.kill(int(pid), signal.SIGSTOP)
+    cleanup.callback(kill, int(pid))
     assert 150 <= checkpoint_step(folder) < 400 and not (folder / "evaluation.json").exists()
     return int(pid)
 
 
-def stop_midway(command: list[str], folder: Path, number: signal.Signals, after: int) -> str:
+def start(command: list[str], folder: Path, cleanup: contextlib.ExitStack) -> subprocess.Popen:
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    cleanup.callback(process.kill)
+    return process
+
+
+def stop_midway(command: list[str], folder: Path, number: signal.Signals, after: int, cleanup) -> str:
     """Starts the sweep, signals it once its run has a checkpoint after that step, and returns what it printed."""
-    started = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    started = start(command, folder, cleanup)
     run = wait_until(lambda: find(folder, "smose_sac", after), 180, "a checkpoint")
-    trainer = pause_trainer(run)
+    trainer = pause_trainer(run, cleanup)
     started.send_signal(number)
     lines = []
     while not (lines and lines[-1].startswith("stopping")):
@@ -250,14 +270,14 @@ def stop_midway(command: list[str], folder: Path, number: signal.Signals, after:
     return output
 
 
-def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path):
+def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path, cleanup):
     """Begun with Ray, gone on with in the shell, both stopped midway: the weights of a run that nobody disturbed."""
     pytest.importorskip("ray")
     flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1"]
     settings = ["--", *SETTINGS, "--checkpoint-every", "50"]
-    output = stop_midway([*RAY, *flags, *settings], tmp_path, signal.SIGINT, 150)
+    output = stop_midway([*RAY, *flags, *settings], tmp_path, signal.SIGINT, 150, cleanup)
     assert output == "stopped with 1 of 1 runs to do; the same command goes on from here\n"
-    output = stop_midway([*SHELL, *flags, *settings], tmp_path, signal.SIGTERM, 250)
+    output = stop_midway([*SHELL, *flags, *settings], tmp_path, signal.SIGTERM, 250, cleanup)
     assert output == "stopped with 0 done, 0 skipped, 0 failed; the same command goes on from here\n"
 
     result = call([*SHELL, *flags, "--envs", "Reacher-v4 Nothing-v4", "--jobs", "2", *settings], tmp_path)
@@ -273,25 +293,33 @@ def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path):
     assert again.returncode == 0 and again.stdout.endswith("1 done  0 running  0 waiting  0 failed\n")
 
 
+def agent_ports() -> dict[str, int]:
+    """Free ports for a node's agents: to find them itself, Ray waits 15 s at most, too little for a busy machine."""
+    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in names]
+        return {name: taken.getsockname()[1] for name, taken in zip(names, sockets, strict=True)}
+
+
 @pytest.fixture
 def two_nodes(monkeypatch):
     """Ray's own test cluster: two nodes of one CPU each, as processes of this machine."""
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+    cluster = pytest.importorskip("ray.cluster_utils").Cluster()
     node = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-    fast = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
-    cluster = cluster_utils.Cluster(initialize_head=True, head_node_args={**node, "_system_config": fast})
+    fast = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 10}
     try:
-        yield cluster, cluster.add_node(**node)
+        cluster.add_node(**node, **agent_ports(), _system_config=fast)
+        yield cluster, cluster.add_node(**node, **agent_ports())
     finally:
         cluster.shutdown()
 
 
-def test_runs_of_a_lost_node_finish_elsewhere_with_the_same_weights(two_nodes, smose_run, sac_run, tmp_path):
+def test_runs_of_a_lost_node_finish_elsewhere_with_the_same_weights(two_nodes, smose_run, sac_run, tmp_path, cleanup):
     cluster, doomed = two_nodes
     flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose sac-s"]
     command = [*RAY, "--address", cluster.address, *flags, "--", *SETTINGS, "--checkpoint-every", "50"]
-    driver = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    driver = start(command, tmp_path, cleanup)
 
     def name_on(node) -> str | None:
         logs = [log for log in tmp_path.glob("runs/logs/R*.log") if f"/{node.node_id[:8]}:" in log.read_text()]
@@ -299,7 +327,7 @@ def test_runs_of_a_lost_node_finish_elsewhere_with_the_same_weights(two_nodes, s
 
     name = wait_until(lambda: name_on(doomed), 180, "a run on the second node")
     run = wait_until(lambda: find(tmp_path, name, 150), 180, "its checkpoint")
-    trainer = pause_trainer(run)
+    trainer = pause_trainer(run, cleanup)
     lost_at = checkpoint_step(run)
     cluster.remove_node(doomed, allow_graceful=False)
     wait_until(lambda: not Path(f"/proc/{trainer}").exists(), 30, "the end of the trainer on the lost node")
