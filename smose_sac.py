@@ -21,10 +21,12 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import sys
 import time
+import warnings
 from collections import deque
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -145,6 +147,7 @@ def check_args(args: Args) -> None:
 def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
+    warnings.filterwarnings("ignore", module="glfw")  # one line about a missing GL is enough
     try:
         env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
     except Exception as error:
@@ -173,10 +176,12 @@ class Replay:
         self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
         if fresh:
             np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, ends[-1]))
+        if not path.exists():
+            raise UserError(f"{path} is gone (--no-keep-replay removes it at the end), so this run can't be resumed")
         try:
             self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
-        except (FileNotFoundError, ValueError) as error:
-            raise UserError(f"{path} is missing or damaged ({error}); start a new run") from None
+        except ValueError as error:
+            raise UserError(f"{path} is damaged ({error}); start a new run") from None
         with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
             os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
         self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
@@ -186,8 +191,8 @@ class Replay:
         self.x, self.next_x = (torch.ones(1 + n_s + n_a, args.batch_size, device=device) for _ in range(2))
         self.s, self.next_s = self.x[: 1 + n_s], self.next_x[: 1 + n_s]
 
-    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
-        self.table[self.count % self.n_rows] = np.concatenate((obs, action, next_obs, (reward, terminated, episode)))
+    def add(self, row: np.ndarray) -> None:
+        self.table[self.count % self.n_rows] = row
         self.count += 1
 
     def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -603,12 +608,7 @@ def open_run(args: Args, actor: Actor, device: torch.device):
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         fresh = not (run / "checkpoint.safetensors").exists()
-        replay = Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
-        config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
-        config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
-        with whole(run / "config.json") as part:
-            part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2))
-        return run, lock, replay
+        return run, lock, Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
     except BlockingIOError:
         raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
     except BaseException:
@@ -657,6 +657,7 @@ def train(args: Args) -> Path:
     check_args(args)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
+    np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     env = make_env(args.env_id)
     rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
@@ -671,6 +672,10 @@ def train(args: Args) -> Path:
         raise UserError(f"{run} has {start} steps already; give --total-timesteps above that to train on")
     if start < args.total_timesteps:
         (run / "evaluation.json").unlink(missing_ok=True)  # it marks a finished run
+    config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": n_a}
+    config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
+    with whole(run / "config.json") as part:
+        part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2) + "\n")
     size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
     print(f"{args.env_id}: {size}; {run}", flush=True)
     if args.track:
@@ -678,48 +683,51 @@ def train(args: Args) -> Path:
 
         who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
         wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
-    writer = SummaryWriter(str(run), purge_step=start or None)
+    writer = SummaryWriter(str(run), purge_step=start + 1 if args.resume else None)
     bar = tqdm(initial=start, total=args.total_timesteps, file=sys.stdout, disable=not sys.stdout.isatty())
     marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
     stop: list[int] = []  # the signals that asked us to leave
     handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
     try:
         for global_step in range(start, args.total_timesteps):
-            obs = rollout.obs
+            step, obs, losses = global_step + 1, rollout.obs, []
             if global_step < args.learning_starts:
                 action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
             else:
                 action, expert = actor.act(obs, torch.randn(n_a).numpy())
                 experts.append(expert)
             reward, terminated, truncated = rollout.step(action)
-            seen = {"reward": reward, "observation": rollout.obs.tolist(), "losses": []}
-            replay.add(obs, action, rollout.obs, reward, terminated, rollout.episode)
+            row = np.concatenate((obs, action, rollout.obs, (reward, terminated, rollout.episode)))
+            if not np.isfinite(row).all():
+                seen = f"reward {reward}, observations {obs.tolist()} and then {rollout.obs.tolist()}"
+                raise UserError(f"{args.env_id} gave {seen} in step {step}; the last checkpoint stays in {run}")
+            replay.add(row)
             if terminated or truncated:
                 latest = rollout.episode_return
-                writer.add_scalar("charts/episodic_return", latest, global_step)
-                writer.add_scalar("charts/episodic_length", rollout.episode_length, global_step)
+                writer.add_scalar("charts/episodic_return", latest, step)
+                writer.add_scalar("charts/episodic_length", rollout.episode_length, step)
                 rollout.reset()
 
             if global_step > args.learning_starts:
                 q, q_losses = learner.update_critics(replay)
-                seen["losses"] += q_losses.tolist()
+                losses += q_losses.tolist()
                 if global_step % args.policy_frequency == 0:
                     for _ in range(args.policy_frequency):
                         log_pi, q_pi, own_losses = learner.update_actor(replay)
-                        seen["losses"].append(log_pi)
+                        losses.append(log_pi)
                     if global_step % 100 == 0:
-                        losses = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
-                        losses |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
-                        losses |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
-                        losses["alpha_loss"] = -learner.alpha * (log_pi - n_a)
-                        for name, value in losses.items():
-                            writer.add_scalar(f"losses/{name}", float(value), global_step)
+                        values = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
+                        values |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
+                        values |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
+                        values["alpha_loss"] = -learner.alpha * (log_pi - n_a)
+                        for name, value in values.items():
+                            writer.add_scalar(f"losses/{name}", float(value), step)
                 if global_step % args.target_network_frequency == 0:
                     learner.critic.target_flat.lerp_(learner.critic.flat, args.tau)
+                if not math.isfinite(sum(losses)):
+                    raise UserError(f"losses are {losses} in step {step}; the last checkpoint stays in {run}")
 
-            if not np.isfinite([reward, *seen["observation"], *seen["losses"]]).all():
-                raise UserError(f"not finite at step {global_step}: {seen}; the last checkpoint stays in {run}")
-            progress["global_step"] = step = global_step + 1
+            progress["global_step"] = step
             if step % args.eval_every == 0 or step == args.total_timesteps:
                 record_evaluation(args, run, actor, writer, progress)
             if step % args.checkpoint_every == 0 or step == args.total_timesteps or stop:
@@ -736,11 +744,12 @@ def train(args: Args) -> Path:
         for number, handler in handlers.items():
             signal.signal(number, handler)
     if stop:
-        print(f"stopped at step {progress['global_step']}; go on with: python {sys.argv[0]} --resume {run}", flush=True)
+        again = shlex.join(["python", sys.argv[0], "--resume", str(run)])
+        print(f"stopped at step {progress['global_step']}; go on with: {again}", flush=True)
         sys.exit(128 + stop[0])
     about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": EVAL_SEED}
     with whole(run / "evaluation.json") as part:
-        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2))
+        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2) + "\n")
     if not args.keep_replay:
         (run / "replay.npy").unlink()
     print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
@@ -785,9 +794,14 @@ def resumed_args(folder: str) -> Args:
 def main() -> None:
     try:
         args = parse_args()
-        train(resumed_args(args.resume) if args.resume else args)
-    except (UserError, SafetensorError, OSError) as error:
+        train(args if args.resume is None else resumed_args(args.resume))
+    except UserError as error:
         print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (SafetensorError, OSError) as error:
+        reason = f"{error.strerror}: {error.filename or 'runs'}" if isinstance(error, OSError) else error
+        hint = "free some space or start where you may write; a run's last checkpoint stays, for --resume"
+        print(f"error: cannot write ({reason}); {hint}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
