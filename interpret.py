@@ -2,7 +2,7 @@
 
     python interpret.py runs/Reacher-v4__smose_sac__0__1763251200
     python interpret.py runs/Reacher-v4__smose_sac__0__1763251200/actor_best.safetensors --output-dir best
-    python interpret.py RUN --rank effect --threshold 0.5    # rank and cut the terms by effect size, not by weight
+    python interpret.py RUN --rank effect --threshold 0.5    # rank and cut terms by effect size, not by weight
     python interpret.py RUN --names my_names.json            # {"obs": ["angle", ...], "action": ["torque", ...]}
     python interpret.py RUN --video                          # rendered frames in the report and an mp4
 
@@ -52,8 +52,8 @@ class Args:
     """a run folder (its actor.safetensors is read) or a *.safetensors file of a SMoSE actor"""
     names: Optional[str] = None
     """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
-    threshold: float = 1.5
-    """terms of the equations below this are left out"""
+    threshold: Optional[float] = None
+    """terms of the equations below this are left out; by default all but the largest fifth, about as in the paper"""
     rank: Literal["order", "weight", "effect"] = "order"
     """order of the terms: as observed, by weight, or by effect size (the threshold then applies to effect sizes)"""
     episodes: int = 5
@@ -184,9 +184,8 @@ def nearest_switch(policy: Policy, states: np.ndarray, unit: np.ndarray) -> tupl
         distances = (z.max(axis=1, keepdims=True) - z) / norms[winner]
     distances[~np.isfinite(distances)] = np.inf
     distances[np.arange(len(z)), winner] = np.inf
-    other = distances.argmin(axis=1)
-    nearest = distances[np.arange(len(z)), other]
-    return nearest, np.where(np.isfinite(nearest), other, -1)
+    nearest = distances.min(axis=1)
+    return nearest, np.where(np.isfinite(nearest), distances.argmin(axis=1), -1)
 
 
 def make_env(env_id: str, policy: Policy, **kwargs: Any) -> gym.Env:
@@ -218,8 +217,8 @@ def rollout(env: gym.Env, policy: Policy, seed: int, frame_every: int = 0) -> Ep
             ended = "terminated" if terminated else "truncated"
             break
     states = np.array(observations)
-    winners = scores(policy, states.astype(np.float64)).argmax(axis=1)
-    return Episode(seed, states, np.array(rewards), winners, ended, frames)
+    experts = scores(policy, states.astype(np.float64)).argmax(axis=1)
+    return Episode(seed, states, np.array(rewards), experts, ended, frames)
 
 
 def name_entry(entry: Any, ascii_name: str) -> dict[str, str]:
@@ -264,6 +263,12 @@ def terms_of(weights: np.ndarray, bias: float, spread: np.ndarray, threshold: fl
     return {"terms": kept, "dropped": len(dropped), "of": len(terms), "largest_dropped": largest}
 
 
+def usual_threshold(policy: Policy, spread: np.ndarray, rank: str) -> float:
+    rows = np.concatenate([policy.router_weight, *policy.mean_weight])
+    sizes = np.abs(rows * spread if rank == "effect" else rows)
+    return float(f"{np.quantile(sizes, 0.8):.2g}")
+
+
 def expert_equations(policy: Policy, spread: np.ndarray, threshold: float, rank: str) -> list[dict[str, Any]]:
     def rows(weights: np.ndarray, biases: np.ndarray) -> list[dict[str, Any]]:
         return [terms_of(w, b, spread, threshold, rank) for w, b in zip(weights, biases, strict=True)]
@@ -306,11 +311,10 @@ def how_it_acts(policy: Policy, threshold: float, rank: str) -> list[str]:
         share = "its softmax probability" + (", renormalised over these" if policy.gate == "one-hot" else "")
         mix = f"The {policy.top_k} expert(s) with the largest scores S_m act, each weighted by {share}."
     squash = f"scale {vector(policy.action_scale)} and bias {vector(policy.action_bias)}"
-    measure = "effect size" if rank == "effect" else "weight"
     return [
         mix,
         f"Each tau below is the argument of a tanh: action = scale * tanh(tau) + bias with {squash}.",
-        f"Terms whose {measure} is below {threshold:g} in magnitude are left out and counted.",
+        f"Terms of {'effect' if rank == 'effect' else 'weight'} below {threshold:g} are left out and counted.",
         "Effect size: weight times the spread (standard deviation) of the observation over the visited states.",
     ]
 
@@ -333,8 +337,8 @@ def equation_files(title: str, policy: Policy, report: dict[str, Any]) -> dict[s
         cases, dropped, effects = [], [], []
         for symbol, latex, equation in lines:
             count, sizes = f"{equation['dropped']} of {equation['of']}", effects_written(equation, latex_obs, "$")
-            text += [f"  {symbol} ≈ {written(equation, plain_obs)}"]
-            text += [f"      [{count} terms dropped; effect sizes: {effects_written(equation, plain_obs) or 'none'}]"]
+            effect = effects_written(equation, plain_obs) or "none"
+            text += [f"  {symbol} ≈ {written(equation, plain_obs)}", f"      [{count} dropped; effect sizes: {effect}]"]
             cases += [f"{latex} \\approx {written(equation, latex_obs, LATEX_GAP)}"]
             markdown += [f"| ${cases[-1]}$ | {count} | {sizes or 'none'} |"]
             dropped += [f"${latex}$: {count}"]
@@ -383,14 +387,12 @@ def at_work(policy: Policy, m: int, states: np.ndarray, spread: np.ndarray) -> d
     """
     centred = states - states.mean(axis=0)
     command = states @ policy.mean_weight[m].T + policy.mean_bias[m]
-    covariance = centred.T @ (command - command.mean(axis=0)) / len(states)  # [n_s, n_a]
-    variance = command.var(axis=0)
-    parts = policy.mean_weight[m] * covariance.T
-    share = np.divide(parts, variance[:, None], out=np.zeros_like(parts), where=variance[:, None] > 1e-12)
+    covariance = (command - command.mean(axis=0)).T @ centred / len(states)  # [n_a, n_s]
+    parts, variance = policy.mean_weight[m] * covariance, command.var(axis=0)[:, None]
+    share = np.divide(parts, variance, out=np.zeros_like(parts), where=variance > 1e-12)
     squashed = np.tanh(command)
-    unit = np.where(spread > 0, spread, 1.0)
-    typical = int(np.argmin((((states - states.mean(axis=0)) / unit) ** 2).sum(axis=1)))
     output = policy.action_scale * squashed + policy.action_bias
+    typical = ((centred / np.where(spread > 0, spread, 1.0)) ** 2).sum(axis=1).argmin()
     return {
         "state": states[typical].astype(np.float32),
         "torque_mean": output.mean(axis=0),
@@ -414,13 +416,8 @@ def answers_at(policy: Policy, state: np.ndarray, spread: np.ndarray) -> dict[st
         pair = {"other": j + 1, "difference": parts.sum() + bias, "by_observation": parts, "by_bias": bias}
         pair |= {"distance": raw, "change": raw_change}
         pairs.append(pair | {"distance_in_spreads": scaled, "change_in_spreads": scaled_change})
-    nobody = {"other": None}
-    answer = {
-        "state": state.astype(np.float32),
-        "scores": z,
-        "expert": i + 1,
-        "torques": torques(policy, state[None])[0],
-    }
+    nobody, output = {"other": None}, torques(policy, state[None])[0]
+    answer = {"state": state.astype(np.float32), "scores": z, "expert": i + 1, "torques": output}
     answer["nearest"] = min(pairs, key=lambda p: p["distance"], default=nobody)["other"]
     answer["nearest_in_spreads"] = min(pairs, key=lambda p: p["distance_in_spreads"], default=nobody)["other"]
     return answer | {"against": pairs}
@@ -503,8 +500,8 @@ def build_report(
     states = np.concatenate([e.observations for e in episodes]).astype(np.float64)
     active = np.concatenate([e.experts for e in episodes])
     spread = states.std(axis=0)
-    usage = usage_of(episodes, m)
-    options = {key: vars(args)[key] for key in ("threshold", "rank", "episodes", "names")}
+    threshold = usual_threshold(policy, spread, args.rank) if args.threshold is None else args.threshold
+    options = {"threshold": threshold} | {key: vars(args)[key] for key in ("rank", "episodes", "names")}
     parts = [states[active == k] for k in range(m)]
     works = [at_work(policy, k, mine, spread) if len(mine) else None for k, mine in enumerate(parts)]
     return {
@@ -526,11 +523,12 @@ def build_report(
         | {"obs_min": states.min(axis=0), "obs_max": states.max(axis=0)},
         "effects": {"router": policy.router_weight * spread, "mean": policy.mean_weight * spread}
         | {"router_against_average": (policy.router_weight - policy.router_weight.mean(axis=0)) * spread},
-        "threshold": args.threshold,
+        "threshold": threshold,
+        "usual_thresholds": {rank: usual_threshold(policy, spread, rank) for rank in ("weight", "effect")},
         "rank": args.rank,
-        "how_it_acts": how_it_acts(policy, args.threshold, args.rank),
-        "equations": expert_equations(policy, spread, args.threshold, args.rank),
-        "usage": usage,
+        "how_it_acts": how_it_acts(policy, threshold, args.rank),
+        "equations": expert_equations(policy, spread, threshold, args.rank),
+        "usage": usage_of(episodes, m),
         "at_work": works,
         "answers": [answers_at(policy, work["state"], spread) if work else None for work in works],
         "episodes": [recorded(policy, episode, spread, k < RECORDED_EPISODES) for k, episode in enumerate(episodes)],
@@ -593,7 +591,7 @@ def weights_figure(policy: Policy, report: dict[str, Any]) -> dict[str, bytes]:
 
 def can_render(env_id: str) -> bool:
     """Tried in a process of its own, because a missing GL breaks the import of mujoco for good."""
-    os.environ.setdefault("MUJOCO_GL", "egl")
+    os.environ.setdefault("MUJOCO_GL", "egl")  # no screen needed
     attempt = "import sys, gymnasium; e = gymnasium.make(sys.argv[1], render_mode='rgb_array'); e.reset(); e.render()"
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", attempt, env_id], capture_output=True, text=True)
     if done.returncode:
@@ -664,7 +662,7 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def interpret(args: Args) -> Path:
-    if not 0 <= args.threshold < np.inf or args.episodes < 1:
+    if not 0 <= (args.threshold or 0) < np.inf or args.episodes < 1:
         raise UserError("--threshold must be 0 or more and --episodes at least 1; change the one that is not")
     actor = find_actor(args.actor)
     policy, metadata = read_policy(actor)
@@ -674,8 +672,7 @@ def interpret(args: Args) -> Path:
     env = make_env(env_id, policy, **({"render_mode": "rgb_array"} if filming else {}))
     dt = float(getattr(env.unwrapped, "dt", 0.0))
     every = max(1, round(1 / (30 * dt))) if dt else 1  # at most about 30 pictures a second
-    seeds = range(FIRST_SEED, FIRST_SEED + args.episodes)
-    episodes = [rollout(env, policy, seed, every if filming and seed == seeds[0] else 0) for seed in seeds]
+    episodes = [rollout(env, policy, FIRST_SEED + k, every if filming and k == 0 else 0) for k in range(args.episodes)]
     env.close()
     report = plain(build_report(args, actor, policy, metadata, names, episodes, dt))
     title = f"{env_id}, {policy.n_experts} experts, seed {metadata.get('seed')}, {metadata.get('steps')} steps"

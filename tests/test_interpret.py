@@ -1,6 +1,7 @@
 """What interpret.py computes, against hand-computed values, and its command line as a user meets it."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -73,6 +74,14 @@ def test_terms_rank_by_weight_or_by_effect():
         for rank in ("order", "weight", "effect")
     }
     assert ranked == {"order": "2.0 a - 3.0 b - 1.8", "weight": "-3.0 b + 2.0 a - 1.8", "effect": "0.10 c + 2.0 a"}
+
+
+def test_the_usual_threshold_keeps_the_largest_fifth():
+    policy = random_policy(5, 3, 10)
+    policy.router_weight[:] = np.arange(50).reshape(5, 10)
+    policy.mean_weight[:] = 50 + np.arange(150).reshape(5, 3, 10)
+    assert interpret.usual_threshold(policy, np.ones(10), "order") == 160  # of 0 to 199, to two digits
+    assert interpret.usual_threshold(policy, np.full(10, 0.01), "effect") == 1.6
 
 
 def test_an_equation_without_terms_is_zero():
@@ -307,6 +316,29 @@ def test_report_says_when_returns_are_its_own(reported, tmp_path):
     interpret.interpret(interpret.Args(actor=str(tmp_path), episodes=2))
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["returns"]["source"] == "rollouts" and len(report["returns"]["returns"]) == 2
+
+
+def test_video(reported, tmp_path):
+    shutil.copy(reported / "actor.safetensors", tmp_path)
+    done = run_interpret(tmp_path, "--video", "--episodes", 1)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    if done.stderr:  # no GL here: one line says so and everything else is there
+        assert done.stderr.startswith("no video: ") and len(done.stderr.splitlines()) == 1
+        assert '"frames":[]' in page and not (tmp_path / "episode.mp4").exists()
+    else:
+        assert page.count('"jpeg":') == 25  # every second of 50 steps: 25 pictures a second
+        assert (tmp_path / "episode.mp4").read_bytes()[4:8] == b"ftyp"
+
+
+def test_without_gl_the_report_is_made_without_video(reported, tmp_path):
+    shutil.copy(reported / "actor.safetensors", tmp_path)
+    command = [sys.executable, str(ROOT / "interpret.py"), str(tmp_path), "--video", "--episodes", "1"]
+    environment = {**os.environ, "MUJOCO_GL": "glfw", "DISPLAY": ":nowhere"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("no video: ") and len(done.stderr.splitlines()) == 1
+    assert (tmp_path / "report.html").exists() and not (tmp_path / "episode.mp4").exists()
 
 
 def test_mistakes_end_in_one_line(reported, sac_run, tmp_path):
