@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import io
 import os
+import random
 import re
 import shutil
 import signal
@@ -295,10 +296,13 @@ def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path, cleanup):
 
 def agent_ports() -> dict[str, int]:
     """Free ports for a node's agents: to find them itself, Ray waits 15 s at most, too little for a busy machine."""
-    names = ("metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port")
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("", 0))) for _ in names]
-        return {name: taken.getsockname()[1] for name, taken in zip(names, sockets, strict=True)}
+    names = ["metrics_agent_port", "metrics_export_port", "dashboard_agent_listen_port", "runtime_env_agent_port"]
+    ports = {}
+    while names:
+        port = random.randrange(20_000, 32_000)  # below those that the system gives to anyone who asks
+        with contextlib.suppress(OSError), socket.create_server(("", port)):
+            ports[names.pop()] = port
+    return ports
 
 
 @pytest.fixture
@@ -315,29 +319,41 @@ def two_nodes(monkeypatch):
         cluster.shutdown()
 
 
-def test_runs_of_a_lost_node_finish_elsewhere_with_the_same_weights(two_nodes, smose_run, sac_run, tmp_path, cleanup):
+def test_runs_of_a_lost_node_and_a_lost_worker_end_with_the_same_weights(
+    two_nodes, smose_run, sac_run, tmp_path, cleanup
+):
     cluster, doomed = two_nodes
     flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose sac-s"]
     command = [*RAY, "--address", cluster.address, *flags, "--", *SETTINGS, "--checkpoint-every", "50"]
     driver = start(command, tmp_path, cleanup)
+    paused: dict[Path, int] = {}
 
-    def name_on(node) -> str | None:
-        logs = [log for log in tmp_path.glob("runs/logs/R*.log") if f"/{node.node_id[:8]}:" in log.read_text()]
-        return logs[0].stem.split("__")[1] if logs else None
+    def pause_both() -> bool:
+        for name in ("smose_sac", "sac_s"):
+            run = find(tmp_path, name, 150)
+            if run and run not in paused:
+                paused[run] = pause_trainer(run, cleanup)
+        return len(paused) == 2
 
-    name = wait_until(lambda: name_on(doomed), 180, "a run on the second node")
-    run = wait_until(lambda: find(tmp_path, name, 150), 180, "its checkpoint")
-    trainer = pause_trainer(run, cleanup)
-    lost_at = checkpoint_step(run)
+    def log_of(run: Path) -> str:
+        return (tmp_path / "runs/logs" / f"{run.name.rpartition('__')[0]}.log").read_text()
+
+    wait_until(pause_both, 180, "a checkpoint of both runs")
+    (moved,) = (run for run in paused if f"/{doomed.node_id[:8]}:" in log_of(run))
+    (stayed,) = paused.keys() - {moved}
+    worker = int(re.search(r"PPid:\s(\d+)", Path(f"/proc/{paused[stayed]}/status").read_text())[1])
+    assert Path(f"/proc/{worker}/cmdline").read_bytes().startswith(b"ray::")
+    os.kill(worker, signal.SIGKILL)
     cluster.remove_node(doomed, allow_graceful=False)
-    wait_until(lambda: not Path(f"/proc/{trainer}").exists(), 30, "the end of the trainer on the lost node")
+    for trainer in paused.values():  # or it would train on beside its own retry
+        wait_until(lambda pid=trainer: not Path(f"/proc/{pid}").exists(), 30, "the end of a trainer whose worker died")
 
     output, _ = driver.communicate(timeout=300)
     assert driver.returncode == 0, output
     assert output.endswith("\n2 done  0 running  0 waiting  0 failed\n")
-    log = (tmp_path / f"runs/logs/Reacher-v4__{name}__0.log").read_text()
-    assert re.findall("^# sweep .* attempt (.) on ", log, re.M) == ["1", "2"]
-    assert log.count(f"--resume {run}\n") == 1 and 150 <= lost_at < 400
-    for script, reference in (("smose_sac", smose_run), ("sac_s", sac_run)):
-        (finished,) = tmp_path.glob(f"runs/Reacher-v4__{script}__0__*")
-        assert_same_weights(finished, reference)
+    for run in paused:
+        nodes = re.findall("^# sweep .* attempt . on (.*): .*/python ", log_of(run), re.M)
+        assert len(nodes) == 2 and (nodes[0] != nodes[1]) == (run == moved)
+        assert log_of(run).count(f"--resume {run}\n") == 1
+        assert_same_weights(run, smose_run if "smose" in run.name else sac_run)
+    assert len(list(tmp_path.glob("runs/R*"))) == 2
