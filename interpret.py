@@ -636,8 +636,8 @@ def embedded_frames(episode: Episode) -> list[dict[str, Any]]:
     frames = []
     for step, frame in episode.frames.items():
         picture, buffer = Image.fromarray(frame), io.BytesIO()
-        picture.thumbnail((300, 300))
-        picture.save(buffer, format="JPEG", quality=62, optimize=True)
+        picture.thumbnail((240, 240))
+        picture.save(buffer, format="JPEG", quality=55, optimize=True)
         frames.append({"step": step, "jpeg": base64.b64encode(buffer.getvalue()).decode()})
     return frames
 

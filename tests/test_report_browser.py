@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from playwright.sync_api import sync_playwright
 from test_interpret import random_policy, save_actor
 
 import interpret
@@ -26,6 +25,10 @@ def browser():
         if os.environ.get("CI") == "true":
             pytest.fail("chromium is missing; .ci/run installs it")
         pytest.skip("chromium is not installed: apt-get install chromium")
+    if os.environ.get("CI") != "true":
+        pytest.importorskip("playwright.sync_api", reason="pip install playwright")
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as driver:
         launched = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield launched
