@@ -394,17 +394,17 @@ class Actor(SquashedGaussian):
 def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """[f_imp, f_load] (Eq. 3 and 4), df_imp/dp per expert, and df_load/dlogits [M, batch] at fixed tau.
 
-    Imp_m = sum_s p_m,  Load_m = sum_s Phi(M (logit_m - tau)),  Phi'(z) = exp(-z^2/2) / sqrt(2 pi);
+    Imp_m = sum_s p_m,  Load_m = sum_s Phi(M (logit_m - tau)),  Phi(x) = (1 + erf(z)) / 2 with z = x / sqrt(2);
     f(v) = 1/2 (std/mean)^2,  df/dv_m = ((v_m - mean)/mean - 2 f) / (M mean);  std over the M experts, as in V-MoE.
     """
     m = logits.shape[0]
-    gap = m * (logits - tau)
-    v = torch.stack((p.sum(1), torch.special.ndtr(gap).sum(1)))
+    z = (logits - tau).mul_(m / math.sqrt(2))
+    v = torch.stack((p.sum(1), 0.5 * (z.shape[1] + z.erf().sum(1))))
     mean = v.mean(1, keepdim=True)
     deviation = v / mean - 1
     f = 0.5 * deviation.square().mean(1, keepdim=True)
     g_imp, g_load = (deviation - 2 * f) / (m * mean)
-    g_gap = (gap * gap).mul_(-0.5).exp_() * (g_load * (m / math.sqrt(2 * math.pi))).unsqueeze(1)
+    g_gap = (z * z).neg_().exp_() * (g_load * (m / math.sqrt(2 * math.pi))).unsqueeze(1)
     return f[:, 0], g_imp, g_gap
 
 
