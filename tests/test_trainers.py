@@ -7,6 +7,7 @@ from nothing, to be sure that it makes no difference.
 import csv
 import ctypes.util
 import fcntl
+import functools
 import importlib.util
 import json
 import math
@@ -35,6 +36,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINERS = [t for t in ("smose_sac.py", "sac_baseline.py") if (ROOT / t).exists()]
+pytestmark = pytest.mark.filterwarnings("ignore:.*out of date")  # v4 is meant
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(
     "torch.utils.tensorboard gymnasium.envs.mujoco mujoco tyro safetensors.torch imageio.v3 pytest"
@@ -147,13 +149,19 @@ def run_script(words: list[str], folder: str, output: str, environment: dict[str
     runpy.run_path(words[0], run_name="__main__")
 
 
+@functools.cache
+def outputs() -> tempfile.TemporaryDirectory:
+    """Where commands print to: not into the folders that are tested."""
+    return tempfile.TemporaryDirectory()
+
+
 class Command:
     """`python trainer flags...` in a folder, running or done."""
 
     def __init__(self, folder: Path, trainer: str, *flags: str, **environment: str):
         size = ["--size", "S"] if trainer == "sac_baseline.py" and "--resume" not in flags else []
         self.words, self.folder = [str(ROOT / trainer), *size, *map(str, flags)], folder
-        self.output = Path(tempfile.mkdtemp())
+        self.output = Path(tempfile.mkdtemp(dir=outputs().name))
         for name in ("stdout", "stderr"):
             (self.output / name).touch()
         before = set(folder.glob("runs/*"))
@@ -738,7 +746,7 @@ def test_track_without_wandb(trainer, tmp_path):
 
 WRONG_NUMBERS = """
 --total-timesteps 0; --total-timesteps -5; --total-timesteps 1e30; --total-timesteps nan; --total-timesteps many
---total-timesteps 1000.5; --seed -1; --seed 1e12; --learning-starts -1; --learning-starts 2e6
+--total-timesteps 1000.5; --total-timesteps 1.0005e3; --seed -1; --seed 1e12; --learning-starts -1; --learning-starts 2e6
 --batch-size 0; --batch-size -256; --batch-size 1e12; --buffer-size 0; --buffer-size -1; --buffer-size 1e15
 --gamma 1.5; --gamma -0.1; --gamma nan; --gamma inf; --tau 2; --tau -1; --tau nan
 --policy-lr -1e-3; --policy-lr nan; --policy-lr 1e9; --q-lr -1; --q-lr inf; --alpha-lr -1; --alpha-lr nan
@@ -774,6 +782,22 @@ def test_wrong_networks(tmp_path, flags):
 def test_wrong_flags(trainer, tmp_path, flags):
     line = refused(tmp_path, trainer, "--env-id", "Pendulum-v1", *flags.split())
     assert flags.split()[0] in line
+
+
+@pytest.mark.parametrize("flag", ["--total-timesteps 6e1", "--total-timesteps=6e1", "--total-timesteps 6_0", "6E1"])
+def test_whole_numbers_may_be_written_in_many_ways(trainer, tmp_path, flag):
+    words = (flag if flag.startswith("--") else f"--total-timesteps {flag}").split()
+    run = train(tmp_path, trainer, *BRIEF, "--env-id", "Pendulum-v1", *words, "--exp-name", "1e3").run
+    assert run.name.startswith("Pendulum-v1__1e3__0__")  # a name stays a name
+    assert json.loads((run / "config.json").read_text())["args"]["total_timesteps"] == 60
+
+
+def test_experiment_names_stay_below_runs(trainer, tmp_path):
+    (tmp_path / "here").mkdir()
+    done = Command(tmp_path / "here", trainer, *BRIEF, "--env-id", "Pendulum-v1", "--exp-name", "../../../x").wait()
+    assert done.code == 0 or mistake(done)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert not list((tmp_path / "here").glob("runs/*/*/*"))
 
 
 @pytest.mark.parametrize(
