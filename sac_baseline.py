@@ -334,6 +334,7 @@ class Actor(SquashedGaussian):
         self.flat, self.weights = flat_weights(shapes, device)
         self.flat.grad, self.grads = flat_weights(shapes, device)
         self.hidden = [torch.ones(1 + width, args.batch_size, device=device) for width in widths]
+        self.g_hidden = [torch.empty(width, args.batch_size, device=device) for width in widths]
         self.n_active = self.n_total = self.flat.numel()
         self.name, self.title = f"sac_{self.size.lower()}", f"SAC-{self.size}, {'-'.join(map(str, widths))} hidden"
         self.about = {"format": "sac-actor", "size": self.size, "hidden_sizes": json.dumps(widths)}
@@ -354,11 +355,12 @@ class Actor(SquashedGaussian):
 
     def backward(self, g_h: torch.Tensor) -> dict[str, torch.Tensor]:
         """From dL/dh: dL/dW_i = g_i h_{i-1}', g_{i-1} = W_i' g_i where h_{i-1} > 0; there are no losses of its own."""
-        layers = list(zip(self.weights, self.grads, self.inputs, strict=True))
-        for i, (weight, grad, before) in reversed(list(enumerate(layers))):
-            torch.mm(g_h, before.T, out=grad)
+        for i in reversed(range(len(self.weights))):
+            torch.mm(g_h, self.inputs[i].T, out=self.grads[i])
             if i > 0:
-                g_h = torch.ops.aten.threshold_backward(weight[:, 1:].T @ g_h, before[1:], 0)
+                after, g_h = g_h, self.g_hidden[i - 1]
+                torch.mm(self.weights[i][:, 1:].T, after, out=g_h)
+                torch.ops.aten.threshold_backward.grad_input(g_h, self.inputs[i][1:], 0, grad_input=g_h)
         return {}
 
     def layers(self) -> dict[str, torch.Tensor]:

@@ -361,7 +361,9 @@ class Actor(SquashedGaussian):
         """The same for one state in NumPy, which is quicker there, and the expert with the highest score."""
         out = self.weight.cpu().numpy() @ s
         logits, heads = out[: self.n_experts], out[self.n_experts :].reshape(self.n_experts, -1)
-        chosen = logits.argsort()[::-1][: self.top_k] if self.top_k > 1 else [logits.argmax()]
+        if self.top_k == 1 and self.one_hot:
+            return heads[logits.argmax()], int(logits.argmax())
+        chosen = logits.argsort()[::-1][: self.top_k]
         p = np.exp(logits - logits.max())
         w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
         return w @ heads[chosen], int(chosen[0])
