@@ -746,7 +746,8 @@ def test_track_without_wandb(trainer, tmp_path):
 
 WRONG_NUMBERS = """
 --total-timesteps 0; --total-timesteps -5; --total-timesteps 1e30; --total-timesteps nan; --total-timesteps many
---total-timesteps 1000.5; --total-timesteps 1.0005e3; --seed -1; --seed 1e12; --learning-starts -1; --learning-starts 2e6
+--total-timesteps 1000.5; --total-timesteps 1.0005e3
+--seed -1; --seed 1e12; --learning-starts -1; --learning-starts 2e6
 --batch-size 0; --batch-size -256; --batch-size 1e12; --buffer-size 0; --buffer-size -1; --buffer-size 1e15
 --gamma 1.5; --gamma -0.1; --gamma nan; --gamma inf; --tau 2; --tau -1; --tau nan
 --policy-lr -1e-3; --policy-lr nan; --policy-lr 1e9; --q-lr -1; --q-lr inf; --alpha-lr -1; --alpha-lr nan
@@ -757,7 +758,7 @@ WRONG_NUMBERS = """
 """.replace("\n", ";").split(";")
 WRONG_NUMBERS = [flag.strip() for flag in WRONG_NUMBERS if flag.strip()]
 SMOSE_ONLY = ["--top-k 0", "--top-k 9", "--top-k -1", "--gate hard", "--balance-coef -1", "--balance-coef nan"]
-SAC_ONLY = ["--size XL", "--hidden-sizes 0", "--hidden-sizes -5", "--hidden-sizes 64 0", "--hidden-sizes 1e9"]
+SAC_ONLY = ["--size XL", "--hidden-sizes 0", "--hidden-sizes -5", "--hidden-sizes 64 0", "--hidden-sizes 1000000000"]
 
 
 @pytest.mark.parametrize("flags", WRONG_NUMBERS)
