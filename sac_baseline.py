@@ -32,7 +32,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, Optional
+from typing import Annotated, Literal, Optional
 
 import gymnasium as gym
 import imageio
@@ -56,25 +56,38 @@ class UserError(Exception):
     """Something the user can put right: shown as one line, exit code 2."""
 
 
+def whole_number(words: list[str]) -> int:
+    if not float(words[0]).is_integer():
+        raise ValueError(f"{words[0]} is not a whole number")
+    return int(float(words[0]))
+
+
+as_count = {"instance_from_str": whole_number, "is_instance": lambda v: isinstance(v, int)}
+as_count |= {"nargs": 1, "metavar": "INT", "str_from_instance": lambda value: [str(value)]}
+Count = Annotated[
+    int, tyro.constructors.PrimitiveConstructorSpec(**as_count)
+]  # 1e6 and 1_000_000 are whole numbers too
+
+
 @dataclass
 class Args:
     env_id: str = "Hopper-v4"
     """any Gymnasium environment with a flat Box observation and a bounded Box action"""
-    seed: int = 0
+    seed: Count = 0
     """seed of the experiment"""
-    total_timesteps: int = 1_000_000
+    total_timesteps: Count = 1_000_000
     """total steps in the environment, warm-up included"""
     exp_name: Optional[str] = None
     """the name of this experiment, part of the run folder's name; sac_s, sac_m or sac_l by default"""
     resume: Optional[str] = None
     """run folder to continue from its last checkpoint (all other settings are taken from there)"""
-    eval_every: int = 25_000
+    eval_every: Count = 25_000
     """steps between two evaluations of the deterministic policy"""
-    eval_episodes: int = 10
+    eval_episodes: Count = 10
     """episodes of such an evaluation"""
-    final_eval_episodes: int = 100
+    final_eval_episodes: Count = 100
     """episodes of the evaluation at the end"""
-    checkpoint_every: int = 50_000
+    checkpoint_every: Count = 50_000
     """steps between two checkpoints for --resume"""
     keep_replay: bool = True
     """leave the replay file in the run folder at the end (distill_trees.py reads it)"""
@@ -88,25 +101,25 @@ class Args:
     """the entity (team) of the wandb project"""
     cuda: bool = True
     """use CUDA where it is available"""
-    num_threads: int = 1
+    num_threads: Count = 1
     """threads of PyTorch; 1 is best for sweeps"""
 
     # Algorithm specific arguments
     size: Literal["S", "M", "L"] = "L"
     """S: as many parameters as one decision of SMoSE uses; M: as many as SMoSE has; L: CleanRL's 256-256"""
-    n_experts: int = 8
+    n_experts: Count = 8
     """number of experts M of the SMoSE whose size S and M match"""
     hidden_sizes: Optional[tuple[int, ...]] = None
     """widths of the actor's hidden layers, instead of a size"""
-    buffer_size: int = 1_000_000
+    buffer_size: Count = 1_000_000
     """transitions that the replay buffer samples from"""
     gamma: float = 0.99
     """discount factor"""
     tau: float = 0.005
     """target smoothing coefficient"""
-    batch_size: int = 256
+    batch_size: Count = 256
     """batch size sampled from the replay buffer"""
-    learning_starts: int = 10_000
+    learning_starts: Count = 10_000
     """uniformly random steps before learning starts"""
     policy_lr: float = 3e-4
     """learning rate of the actor"""
@@ -114,9 +127,9 @@ class Args:
     """learning rate of the critics"""
     alpha_lr: float = 1e-3
     """learning rate of the entropy coefficient"""
-    policy_frequency: int = 2
+    policy_frequency: Count = 2
     """steps between two turns of the actor, which makes up for them by as many updates"""
-    target_network_frequency: int = 1
+    target_network_frequency: Count = 1
     """steps between two updates of the target networks"""
     alpha: float = 0.2
     """entropy coefficient, if it isn't tuned"""
@@ -135,6 +148,8 @@ def check_args(args: Args) -> None:
     highest |= {"gamma": 1, "tau": 1, "policy_lr": 1, "q_lr": 1, "alpha_lr": 1}
     highest |= {"num_threads": 1024, "checkpoint_every": 10**9, "log_std_max": 50}
     for name, value in asdict(args).items():
+        if type(getattr(Args, name)) in (int, float) and type(value) not in (int, float):
+            raise UserError(f"{name} is {value!r}, which is no number; mend config.json or start a new run")
         low, high = lowest.get(name, 1 if type(value) is int else 0), highest.get(name, 10**12)
         if type(value) in (int, float) and not low <= value <= high:
             raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
@@ -177,8 +192,9 @@ class Replay:
         if not path.exists():
             raise UserError(f"{path} is gone (--no-keep-replay removes it at the end), so this run can't be resumed")
         try:
+            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
             self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
-        except ValueError as error:
+        except (ValueError, EOFError) as error:
             raise UserError(f"{path} is damaged ({error}); start a new run") from None
         with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
             os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
@@ -569,7 +585,7 @@ def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Repla
 
 def open_run(args: Args, actor: Actor, device: torch.device):
     """The run folder, new or resumed, its lock (one trainer at a time) and its replay."""
-    name = f"{re.sub('[/:]', '-', args.env_id)}__{args.exp_name}__{args.seed}"
+    name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
     run = Path(args.resume or f"runs/{name}__{int(time.time())}")
     while not args.resume and run.exists():  # two runs of one name within a second
         run = Path(f"runs/{name}__{int(time.time())}")
@@ -727,12 +743,11 @@ def train(args: Args) -> Path:
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
-    """The command line, where 1e6 is a whole number too; tyro's framed message becomes one line."""
-    words = [str(int(float(w))) if re.fullmatch(r"\d+(\.\d+)?e\d{1,2}", w) else w for w in sys.argv[1:]]
+    """The command line; tyro's framed message becomes one line."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(Args, args=words, default=default, description=__doc__)
+            return tyro.cli(Args, default=default, description=__doc__)
     except SystemExit as leaving:
         if not leaving.code:
             raise
@@ -750,8 +765,8 @@ def resumed_args(folder: str) -> Args:
         settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
         saved = Args(**settings | {"resume": folder})
     except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder} is not a run folder: there is no config.json in it") from None
-    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
     args = parse_args(default=saved)
     for name, now in asdict(args).items():
