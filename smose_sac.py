@@ -168,7 +168,7 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     except Exception as error:
         near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
-        reason = next(iter(f"{error}".splitlines()), type(error).__name__)
+        reason = next(iter(f"{error}".splitlines()), type(error).__name__).split(" Did you mean")[0]
         raise UserError(f"cannot make environment {env_id!r}: {reason.rstrip('.')}{hint}") from error
     for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
