@@ -23,7 +23,7 @@ import tempfile
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import gymnasium as gym
 import numpy as np
@@ -48,7 +48,7 @@ class UserError(Exception):
 
 @dataclass
 class Args:
-    actor: tyro.conf.Positional[str]
+    actor: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ACTOR")]
     """a run folder (its actor.safetensors is read) or a *.safetensors file of a SMoSE actor"""
     names: Optional[str] = None
     """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
@@ -56,8 +56,8 @@ class Args:
     """terms of the equations below this are left out; by default all but the largest fifth, about as in the paper"""
     rank: Literal["order", "weight", "effect"] = "order"
     """order of the terms: as observed, by weight, or by effect size (the threshold then applies to effect sizes)"""
-    episodes: int = 5
-    """episodes of the deterministic policy that the report looks at"""
+    episodes: Optional[int] = None
+    """episodes of the deterministic policy that the report looks at; by default 5, or more for 2,000 states"""
     video: bool = False
     """render the first episode: frames beside its timeline, and episode.mp4"""
     output_dir: Optional[str] = None
@@ -92,13 +92,6 @@ class Episode:
     frames: dict[int, np.ndarray] = field(default_factory=dict)  # step -> rendered picture
 
 
-def find_actor(path: str) -> Path:
-    actor = Path(path) / "actor.safetensors" if Path(path).is_dir() else Path(path)
-    if not actor.is_file():
-        raise UserError(f"there is no {actor}; give the folder of a SMoSE run or a *.safetensors file")
-    return actor
-
-
 def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
     try:
         with safe_open(path, framework="numpy") as file:
@@ -107,11 +100,9 @@ def read_policy(path: Path) -> tuple[Policy, dict[str, Any]]:
         metadata |= {key: json.loads(metadata.get(key, "{}")) for key in ("args", "versions")}
     except (SafetensorError, ValueError) as error:
         raise UserError(f"{path} is damaged or no safetensors file ({error}); copy or train it again") from error
-    kind = metadata.get("format")
-    if kind == "sac-actor":
-        raise UserError(f"{path} is a SAC baseline; interpret.py reads SMoSE actors, whose experts are linear")
-    if kind != "smose-actor":
-        raise UserError(f"{path} is not a SMoSE actor (format {kind!r}); give the actor.safetensors of a SMoSE run")
+    if metadata.get("format") != "smose-actor":
+        found = f"{path} has the format {metadata.get('format')!r}"
+        raise UserError(f"{found}; interpret.py reads SMoSE actors, whose experts are linear: give one of those")
     shape = tensors.get("experts.mean.weight", np.zeros(0)).shape
     m, n_a, n_s = shape if len(shape) == 3 and 0 not in shape else (1, 1, 1)
     for key, expected in zip(TENSORS, [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)], strict=True):
@@ -157,10 +148,8 @@ def score_difference(policy: Policy, state: np.ndarray, i: int, j: int) -> tuple
 
 
 def smallest_change(policy: Policy, state: np.ndarray, i: int, j: int, unit: np.ndarray) -> tuple[np.ndarray, float]:
-    """The smallest change of the state, each observation measured in its unit, at which experts i and j tie.
-
-    The tie is a hyperplane, so this is a projection on it: closed form, no search.
-    """
+    """The smallest change of the state, each observation measured in its unit, at which experts i and j tie."""
+    # the tie is a hyperplane, so this is a projection on it: closed form, no search
     parts, bias = score_difference(policy, state, i, j)
     direction = (policy.router_weight[i] - policy.router_weight[j]) * unit
     squared = direction @ direction
@@ -171,11 +160,9 @@ def smallest_change(policy: Policy, state: np.ndarray, i: int, j: int, unit: np.
 
 
 def nearest_switch(policy: Policy, states: np.ndarray, unit: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """For each state the distance to the nearest switch, and the expert that takes over there (-1 if there is none).
-
-    Expert i acts in an intersection of half spaces, one for each other expert; the nearest of their borders is the
-    border of the whole, because a step that short crosses none of the others.
-    """
+    """For each state the distance to the nearest switch, and the expert that takes over there (-1 if there is none)."""
+    # expert i acts in an intersection of half spaces, one for each other expert; the nearest of their borders is the
+    # border of the whole, because a step that short crosses none of the others
     z = scores(policy, states)
     winner = z.argmax(axis=1)
     rows = policy.router_weight * unit
@@ -286,14 +273,12 @@ def coefficient(weight: float) -> str:
 
 
 def written(equation: dict[str, Any], symbols: list[str], space: str = " ") -> str:
-    if not equation["terms"]:
-        return "0"
     text = ""
     for term in equation["terms"]:
         negative = term["weight"] < 0
         text += (" - " if negative else " + ") if text else ("-" if negative else "")
         text += coefficient(term["weight"]) + ("" if term["obs"] is None else space + symbols[term["obs"]])
-    return text
+    return text or "0"
 
 
 def effects_written(equation: dict[str, Any], symbols: list[str], mark: str = "") -> str:
@@ -350,12 +335,6 @@ def equation_files(title: str, policy: Policy, report: dict[str, Any]) -> dict[s
     return {name: "\n".join(lines) + "\n" for name, lines in files.items()}
 
 
-def dwell_times(experts: np.ndarray) -> list[tuple[int, int]]:
-    """Stretches of one active expert: (expert, steps)"""
-    edges = np.flatnonzero(np.diff(experts)) + 1
-    return [(int(part[0]), len(part)) for part in np.split(experts, edges)]
-
-
 def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
     active = np.concatenate([e.experts for e in episodes])
     share = np.bincount(active, minlength=n_experts) / len(active)
@@ -363,8 +342,8 @@ def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
     stretches: list[list[int]] = [[] for _ in range(n_experts)]
     for episode in episodes:
         np.add.at(transitions, (episode.experts[:-1], episode.experts[1:]), 1)
-        for expert, steps in dwell_times(episode.experts):
-            stretches[expert].append(steps)
+        for stretch in np.split(episode.experts, np.flatnonzero(np.diff(episode.experts)) + 1):
+            stretches[stretch[0]].append(len(stretch))
     switches = int(transitions.sum() - np.trace(transitions))
     return {
         "steps": len(active),
@@ -381,10 +360,8 @@ def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
 
 
 def at_work(policy: Policy, m: int, states: np.ndarray, spread: np.ndarray) -> dict[str, Any]:
-    """What expert m does where it acts: its torques there, and which observation makes each of them vary.
-
-    The command u = sum_i w_i s_i + b is linear, so var(u) = sum_i w_i cov(s_i, u): the shares add up to 1 exactly.
-    """
+    """What expert m does where it acts: its torques there, and which observation makes each of them vary."""
+    # the command u = sum_i w_i s_i + b is linear, so var(u) = sum_i w_i cov(s_i, u): the shares add up to 1 exactly
     centred = states - states.mean(axis=0)
     command = states @ policy.mean_weight[m].T + policy.mean_bias[m]
     covariance = (command - command.mean(axis=0)).T @ centred / len(states)  # [n_a, n_s]
@@ -662,9 +639,12 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def interpret(args: Args) -> Path:
-    if not 0 <= (args.threshold or 0) < np.inf or args.episodes < 1:
+    if not 0 <= (args.threshold or 0) < np.inf or (args.episodes is not None and args.episodes < 1):
         raise UserError("--threshold must be 0 or more and --episodes at least 1; change the one that is not")
-    actor = find_actor(args.actor)
+    given = Path(args.actor)
+    actor = given / "actor.safetensors" if given.is_dir() else given
+    if not actor.is_file():
+        raise UserError(f"there is no {actor}; give the folder of a SMoSE run or a *.safetensors file")
     policy, metadata = read_policy(actor)
     env_id = metadata["env_id"]
     names = read_names(args.names, env_id, policy.mean_weight.shape[2], policy.mean_weight.shape[1])
@@ -672,7 +652,9 @@ def interpret(args: Args) -> Path:
     env = make_env(env_id, policy, **({"render_mode": "rgb_array"} if filming else {}))
     dt = float(getattr(env.unwrapped, "dt", 0.0))
     every = max(1, round(1 / (30 * dt))) if dt else 1  # at most about 30 pictures a second
-    episodes = [rollout(env, policy, FIRST_SEED + k, every if filming and k == 0 else 0) for k in range(args.episodes)]
+    episodes = [rollout(env, policy, FIRST_SEED, every if filming else 0)]
+    args.episodes = args.episodes or min(40, max(5, 2000 // len(episodes[0].rewards)))
+    episodes += [rollout(env, policy, FIRST_SEED + k, 0) for k in range(1, args.episodes)]
     env.close()
     report = plain(build_report(args, actor, policy, metadata, names, episodes, dt))
     title = f"{env_id}, {policy.n_experts} experts, seed {metadata.get('seed')}, {metadata.get('steps')} steps"
@@ -687,12 +669,30 @@ def interpret(args: Args) -> Path:
     return folder / "report.html"
 
 
+def parse_args() -> Args:
+    """The command line; tyro's framed message about a mistake becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Args)
+    except SystemExit as leaving:
+        if not leaving.code:
+            raise
+        rows = [row[2:].rstrip(" │") for row in re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).splitlines()[1:-1]]
+        text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
+        parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
+        told = [part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part)]
+        raise UserError("; ".join([*told, "see --help"])) from None
+
+
 def main() -> None:
     try:
-        print(f"wrote {interpret(tyro.cli(Args))}")
+        print(f"wrote {interpret(parse_args())}")
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":
