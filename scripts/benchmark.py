@@ -22,7 +22,6 @@ import functools
 import importlib
 import importlib.metadata
 import importlib.util
-import io
 import itertools
 import json
 import os
@@ -41,7 +40,7 @@ from typing import Literal, Optional
 
 import gymnasium as gym
 import numpy as np
-import tyro
+from command_line import parse_args
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -645,24 +644,10 @@ def benchmark(args: Args) -> dict:
     return numbers
 
 
-def parse_args() -> Args:
-    """The command line; tyro's framed message becomes one line."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(Args, description=__doc__)
-    except SystemExit as leaving:
-        if not leaving.code:
-            raise
-        message, _, _ = said.getvalue().partition("\n│ ──")
-        lines = [line.strip(" │╭╮─") for line in message.splitlines()]
-        raise UserError(f"{' '.join(lines[1:]).rstrip('.')}; see --help") from None
-
-
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the clean-up
     try:
-        args = parse_args()
+        args = parse_args(Args, __doc__)
         numbers = benchmark(args)
         if args.json:
             part = Path(args.json + ".part")

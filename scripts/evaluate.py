@@ -29,6 +29,7 @@ from typing import Annotated, Literal, Optional
 import gymnasium as gym
 import numpy as np
 import tyro
+from command_line import parse_args
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
@@ -393,4 +394,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
+from command_line import parse_args
 from evaluate import Actor, UserError, load_actor
 
 N_STATES = 10_000
@@ -671,4 +672,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -23,6 +23,7 @@ from typing import Annotated, Literal, Optional
 import matplotlib
 import numpy as np
 import tyro
+from command_line import parse_args
 from table import ENVIRONMENTS, PAPER_STEPS, ROOT, UserError, algorithm_of, differences, json_format
 
 matplotlib.use("Agg")
@@ -299,4 +300,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))

@@ -15,7 +15,6 @@ import contextlib
 import ctypes
 import fcntl
 import glob
-import io
 import json
 import os
 import re
@@ -33,7 +32,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Optional, TextIO
 
-import tyro
+from command_line import parse_args
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVS = ("Walker2d-v4", "Hopper-v4", "Ant-v4", "HalfCheetah-v4", "Reacher-v4", "Swimmer-v4")
@@ -105,21 +104,6 @@ class Run:
     @property
     def title(self) -> str:
         return f"{self.env_id} {self.algo} {self.seed}"
-
-
-def parse_args(argv: list[str]) -> tuple[Args, list[str]]:
-    """Splits off the trainers' flags at `--`, and boils tyro's framed complaint down to one line."""
-    cut = argv.index("--") if "--" in argv else len(argv)
-    complaint = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(complaint):
-            return tyro.cli(Args, args=argv[:cut], description=__doc__), argv[cut + 1 :]
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        lines = [line.strip(" │") for line in complaint.getvalue().splitlines()[1:]]
-        ends = [i for i, line in enumerate(lines) if not line or line[0] in "─╰"] + [len(lines)]
-        raise UserError(f"{' '.join(lines[: ends[0]]).rstrip('.')}; see --help") from None
 
 
 def words(values: tuple[str, ...]) -> list[str]:
@@ -553,7 +537,9 @@ def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
 
 def main() -> None:
     try:
-        args, extra = parse_args(sys.argv[1:])
+        given = sys.argv[1:]
+        cut = given.index("--") if "--" in given else len(given)  # the trainers' flags follow it
+        args, extra = parse_args(Args, __doc__, given[:cut]), given[cut + 1 :]
         runs_dir = Path(args.runs_dir).absolute()
         if runs_dir.name != "runs":
             raise UserError(f"--runs-dir {args.runs_dir} is not named `runs`, as the trainers' folder always is")

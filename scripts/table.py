@@ -30,6 +30,7 @@ from typing import Annotated, Literal, Optional
 
 import numpy as np
 import tyro
+from command_line import parse_args
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -451,4 +452,4 @@ def main(args: Args) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Args, description=__doc__))
+    main(parse_args(Args, __doc__))
