@@ -12,12 +12,14 @@ held-out episodes, over depths 1 to 8, and in closed loop, where they replace th
 Leaves in `trees/` beside the actor: expert_m.svg, expert_m.png, expert_m.txt, trees.json, fidelity.json, fidelity.png.
 """
 
+import contextlib
+import io
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -112,16 +114,6 @@ class Tree:
     probability: np.ndarray  # [nodes, classes], by weighted training states; known for inner nodes too
 
 
-def actor_path(path: Path) -> Path:
-    if path.is_dir():
-        path = path / "actor.safetensors"
-        if not path.is_file():
-            raise UserError(f"{path.parent} has no actor.safetensors; give a run folder or an actor file")
-    elif not path.is_file():
-        raise UserError(f"no such run folder or actor file: {path}; give one that smose_sac.py wrote")
-    return path
-
-
 def load_actor(path: Path) -> Actor:
     names = ["router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias", "action_scale", "action_bias"]
     try:
@@ -194,10 +186,6 @@ def hold_out_episodes(episodes: np.ndarray, rng: np.random.Generator) -> np.ndar
     return np.isin(episodes, rng.choice(distinct, max(1, round(HELD_OUT_SHARE * len(distinct))), replace=False))
 
 
-def draw_rows(available: int, max_samples: int, rng: np.random.Generator) -> np.ndarray:
-    return np.sort(rng.choice(available, min(available, max_samples), replace=False))
-
-
 def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Generator) -> Data:
     """Label every written row of the run's replay file chunk by chunk, then draw at most `max_samples` of them."""
     path = folder / "replay.npy"
@@ -206,8 +194,7 @@ def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Gen
         env_id, obs_size, columns = config["env_id"], int(config["obs_size"]), config["replay_columns"]
         first, last, episode_column = int(columns["obs"][0]), int(columns["obs"][1]), int(columns["episode"][0])
     except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError) as error:
-        reason = f"{folder / 'config.json'}, which explains replay.npy, is missing or damaged ({error!r})"
-        raise UserError(f"{reason}; use --data rollouts") from None
+        raise UserError(f"{folder / 'config.json'} is missing or damaged ({error!r}); use --data rollouts") from None
     if (env_id, obs_size, last - first) != (actor.env_id, actor.obs_size, actor.obs_size):
         pair = f"{path} is of another environment ({env_id}, {obs_size} numbers) than the actor ({actor.env_id}, "
         raise UserError(f"{pair}{actor.obs_size}); give the actor of that run or use --data rollouts")
@@ -233,7 +220,7 @@ def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Gen
     if len(rows) < 2:
         raise UserError(f"{path} is empty; train longer or use --data rollouts")
     counts = np.bincount(labels[rows], minlength=actor.n_experts)
-    rows = rows[draw_rows(len(rows), max_samples, rng)]
+    rows = rows[np.sort(rng.choice(len(rows), min(len(rows), max_samples), replace=False))]
     return Data(table[rows, first:last], labels[rows], episodes[rows], hold_out_episodes(episodes[rows], rng), counts)
 
 
@@ -249,7 +236,7 @@ def collect_states(
     states = np.concatenate(visited)
     labels = router_labels(actor, states)
     counts = np.bincount(labels, minlength=actor.n_experts)
-    rows = draw_rows(len(states), args.max_samples, rng)
+    rows = np.sort(rng.choice(len(states), min(len(states), args.max_samples), replace=False))
     episodes = np.repeat(np.arange(len(visited)), [len(part) for part in visited])[rows]
     return Data(states[rows], labels[rows], episodes, hold_out_episodes(episodes, rng), counts)
 
@@ -317,10 +304,8 @@ def fidelity_curve(experts: list[Tree], multiclass: Tree, data: Data, depth: int
 
 
 def json_nodes(tree: Tree, depth: int, multiclass: bool = False) -> Nodes:
-    """The first `depth` levels, whole: go left if float32(state[feature]) <= threshold; the root is node 0.
-
-    CART is greedy, so a deep tree cut at a depth is the tree fitted at that depth (but for ties between splits).
-    """
+    """The first `depth` levels, whole: go left if float32(state[feature]) <= threshold; the root is node 0."""
+    # CART is greedy, so a deep tree cut at a depth is the tree fitted at that depth (but for ties between splits)
     nodes: Nodes = []
     feature, threshold = tree.arrays.feature.tolist(), tree.arrays.threshold.tolist()
 
@@ -357,16 +342,15 @@ def tree_routed_expert(experts: Forest, state: np.ndarray) -> int:
 
 def closed_loop(env: gym.Env, actor: Actor, episodes: int, trees: Optional[Forest] = None) -> tuple[list[float], float]:
     """Returns on the evaluation seeds, and how often the trees choose as the router does where they themselves lead."""
-    returns, agree, steps = [], 0, 0
+    returns, agreed = [], []
     desc = "closed loop, " + ("router" if trees is None else "trees")
     for i in progress(range(episodes), desc=desc, unit="episode"):
         total, states = run_episode(env, actor, EVALUATION_SEED + i, trees)
         returns.append(total)
         if trees is not None:
             chosen = np.array([tree_routed_expert(trees, state) for state in states])
-            agree += int((chosen == router_labels(actor, states)).sum())
-            steps += len(states)
-    return returns, agree / max(steps, 1)
+            agreed.extend(chosen == router_labels(actor, states))
+    return returns, float(np.mean(agreed or [0]))
 
 
 def compare_returns(router: list[float], trees: list[float], agreement: float, seed: int) -> dict[str, Any]:
@@ -503,8 +487,7 @@ def curve_figure(report: Report) -> Figure:
     together.legend(frameon=False, fontsize=9, loc="lower right")
     outside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
     alone.legend(*alone.get_legend_handles_labels(), frameon=False, fontsize=8, ncols=1 + n_experts // 17, **outside)
-    title = f"{report['env_id']}: trees against the router, on held-out states"
-    figure.suptitle(title, x=0.01, ha="left", weight="bold")
+    figure.suptitle(f"{report['env_id']}: trees and router on held-out states", x=0.01, ha="left", weight="bold")
     return figure
 
 
@@ -534,7 +517,7 @@ def write_files(out: Path, report: Report, experts: list[Tree], multiclass: Tree
     curve_figure(report).savefig(out / "fidelity.png", dpi=160)
 
 
-@contextmanager
+@contextlib.contextmanager
 def folder_replaced_at_the_end(folder: Path) -> Iterator[Path]:
     """Write into a fresh folder that takes the place of the old one only when everything is there."""
     if folder.exists() and not (folder.is_dir() and ((folder / "trees.json").exists() or not any(folder.iterdir()))):
@@ -556,10 +539,9 @@ def make_report(
     """Everything fidelity.json says."""
     in_training = np.bincount(data.labels[~data.held_out], minlength=actor.n_experts)
     at_depth = curve[args.max_depth - 1]
-    shares = (data.counts / data.counts.sum()).tolist()
     experts = [
-        {"expert": row["expert"], "share": share, "never": bool(n == 0), **row}
-        for row, share, n in zip(at_depth["experts"], shares, in_training, strict=True)
+        {"expert": row["expert"], "share": float(share), "never": bool(n == 0), **row}
+        for row, share, n in zip(at_depth["experts"], data.counts / data.counts.sum(), in_training, strict=True)
     ]
     parts = [np.unique(data.episodes[data.held_out == part]) for part in (False, True)]
     notes = []
@@ -659,7 +641,9 @@ def distill(args: Args) -> None:
     for name, least in {"max_samples": 10, "rollout_steps": 1, "episodes": 0, "dagger": 0, "seed": 0}.items():
         if getattr(args, name) < least:
             raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)} is too small; give {least} or more")
-    path = actor_path(args.path)
+    path = args.path / "actor.safetensors" if args.path.is_dir() else args.path
+    if not path.is_file():
+        raise UserError(f"there is no {path}; give a run folder or an actor file that smose_sac.py wrote")
     actor = load_actor(path)
     names = observation_names(actor, args.names)
     has_replay = (path.parent / "replay.npy").is_file()
@@ -686,12 +670,30 @@ def distill(args: Args) -> None:
     print(f"\nwritten to {path.parent / 'trees'}")
 
 
+def parse_args() -> Args:
+    """The command line; tyro's framed message about a mistake becomes one line."""
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            return tyro.cli(Args, description=__doc__)
+    except SystemExit as leaving:
+        if not leaving.code:
+            raise
+        rows = [row[2:].rstrip(" │") for row in re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).splitlines()[1:-1]]
+        text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
+        parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
+        told = [part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part)]
+        raise UserError("; ".join([*told, "see --help"])) from None
+
+
 def main() -> None:
     try:
-        distill(tyro.cli(Args, description=__doc__))
+        distill(parse_args())
     except (UserError, OSError) as error:
         print("error: " + " ".join(str(error).split()), file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 if __name__ == "__main__":

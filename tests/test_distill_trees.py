@@ -460,8 +460,8 @@ def spoil(run_dir: Path, what: str) -> list:
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("no such folder", "no such run folder"),
-        ("no actor in it", "no actor.safetensors"),
+        ("no such folder", "there is no"),
+        ("no actor in it", "actor.safetensors; give a run folder"),
         ("SAC actor", "not a SMoSE actor (sac-actor"),
         ("not safetensors", "damaged or not a safetensors actor"),
         ("cut actor", "damaged"),
