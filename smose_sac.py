@@ -783,9 +783,11 @@ def parse_args(default: Optional[Args] = None) -> Args:
     except SystemExit as leaving:
         if not leaving.code:
             raise
-        message, _, _ = said.getvalue().partition("\n│ ──")
-        lines = [line.strip(" │╭╮─") for line in message.splitlines()]
-        raise UserError(f"{' '.join(lines[1:]).rstrip('.')}; see --help") from None
+        rows = [row[2:].rstrip(" │") for row in re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).splitlines()[1:-1]]
+        text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
+        parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
+        told = [part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part)]
+        raise UserError("; ".join([*told, "see --help"])) from None
 
 
 def resumed_args(folder: str) -> Args:

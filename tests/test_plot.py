@@ -87,7 +87,7 @@ def test_lines_keep_settings_apart(runs, smose_run):
 @pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_figures(run_main, runs, ending, start):
     source = "evaluations" if ending == "svg" else "training"
-    done = run_main(plot, "--output", f"curves.{ending}", "--source", source, cwd=runs.parent)
+    done = run_main(plot, str(runs), "--output", f"curves.{ending}", "--source", source, cwd=runs.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"curves.{ending}: 1 panel(s)\n"
     assert (runs.parent / f"curves.{ending}").read_bytes().startswith(start)
@@ -98,8 +98,8 @@ def test_mistakes_are_one_line_and_leave_nothing(run_main, runs, tmp_path):
         "no known ending": ("--output", "curves.gif"),
         "folder does not exist": ("--output", "no/curves.png"),
         "not a folder": ("nothing",),
-        "none of the 2 runs": ("--env-ids", "Ant-v4"),
-        "none of the 2 runs found": ("--paper-settings-only",),
+        "none of the 2 runs": (str(runs), "--env-ids", "Ant-v4"),
+        "none of the 2 runs found": (str(runs), "--paper-settings-only"),
         "--window 0": ("--window", "0"),
     }
     for word, arguments in wrong.items():
