@@ -135,7 +135,7 @@ def test_tiny_real_runs_have_rows_of_their_own(run_main, smose_run, sac_run, tmp
     runs = tmp_path / "runs"
     for run in (smose_run, sac_run):
         shutil.copytree(run, runs / run.name)
-    done = run_main(table, "--format", "markdown", cwd=tmp_path)
+    done = run_main(table, runs, "--format", "markdown", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (smose,) = [line for line in done.stdout.split("### ")[2].splitlines() if "| SMoSE (" in line]
     cells = [cell.strip() for cell in smose.strip("|").split("|")]
