@@ -666,6 +666,8 @@ def main(args: Args) -> None:
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
     except VerificationError as error:
         print(f"error: the export does not agree with {actor.path}: {error}; nothing is written", file=sys.stderr)
         sys.exit(1)
