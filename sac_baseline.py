@@ -770,6 +770,8 @@ def resumed_args(folder: str) -> Args:
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
+    if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
+        raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)
     for name, now in asdict(args).items():
         then = getattr(saved, name)

@@ -1,6 +1,9 @@
 """The science of smose_sac.py against plain float64 autograd, hand-computed cases and the paper's own numbers."""
 
 import math
+import shutil
+import subprocess
+import sys
 
 import gymnasium as gym
 import numpy as np
@@ -285,3 +288,15 @@ def test_replay_samples_the_last_transitions_only(tmp_path):
         seen |= set(reward.tolist())
     assert len(seen) > 190
     assert np.load(tmp_path / "replay.npy").shape == (40, 8)
+
+
+@pytest.mark.parametrize("script, fixture", [("smose_sac.py", "smose_run"), ("sac_baseline.py", "sac_run")])
+def test_a_finished_run_without_checkpoint_is_left_alone(script, fixture, request, tmp_path):
+    """As the committed policies are: to start again from step 0 there would throw their results away."""
+    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run")
+    (run / "checkpoint.safetensors").unlink()
+    before = {path.name: path.read_bytes() for path in run.iterdir()}
+    command = [sys.executable, smose_sac.__file__.replace("smose_sac.py", script), "--resume", str(run)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and "no checkpoint" in done.stderr and done.stderr.count("\n") == 1
+    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
