@@ -7,15 +7,18 @@
 
 Everything but the actor is that of smose_sac.py, to the letter: `diff smose_sac.py sac_baseline.py` shows the science.
 Sizes are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement Learning in
-Continuous Control Tasks", AAAI 2025. Gradients are written out beside their equations: products then write into buffers
-that are kept, and nothing is computed that nobody uses. The columns of a batch are its states and row 0 is ones, so
-that an affine layer is `W @ h` with its bias in W's column 0.
+Continuous Control Tasks", AAAI 2025.
+
+The critics' gradient is written out beside its equations: products then write into buffers that are kept, and nothing
+is computed that nobody uses. What is left, many small operations, PyTorch's compiler joins (`fuse`). Batches are
+[batch, features]; the rows that networks read, x = [1, s, a], begin with a one, for the bias of the first layer.
 """
 
 import contextlib
 import csv
 import difflib
 import fcntl
+import functools
 import io
 import json
 import math
@@ -28,6 +31,7 @@ import sys
 import time
 import warnings
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import pairwise
@@ -42,6 +46,7 @@ import torch
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -103,6 +108,8 @@ class Args:
     """use CUDA where it is available"""
     num_threads: Count = 1
     """threads of PyTorch; 1 is best for sweeps"""
+    compile: bool = True
+    """let PyTorch's compiler join small operations, if there is a C++ compiler (CPU only)"""
 
     # Algorithm specific arguments
     size: Literal["S", "M", "L"] = "L"
@@ -200,43 +207,81 @@ class Replay:
             os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
         self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
         self.rows = torch.from_numpy(self.table)
-        self.batch = self.rows.new_empty(args.batch_size, ends[-1])
-        # what the networks read, filled by sample: x = [1; s; a] and next_x = [1; s'; a']
-        self.x, self.next_x = (torch.ones(1 + n_s + n_a, args.batch_size, device=device) for _ in range(2))
-        self.s, self.next_s = self.x[: 1 + n_s], self.next_x[: 1 + n_s]
+        self.steps, self.sampled = torch.empty(args.batch_size).long(), self.rows.new_empty(args.batch_size, ends[-1])
+        self.batch = self.sampled.to(device)  # on the CPU the same memory
+        self.reward, self.terminated = self.batch[:, ends[2]], self.batch[:, ends[3]]
+        # what the networks read: the rows of x are [1, s, a], those of next_x [1, s', a']
+        self.x, self.next_x = (torch.ones(args.batch_size, 1 + n_s + n_a, device=device) for _ in range(2))
+        self.s, self.a = self.x[:, : 1 + n_s], self.x[:, 1 + n_s :]
+        self.next_s, self.next_a = self.next_x[:, : 1 + n_s], self.next_x[:, 1 + n_s :]
+        self.copies = (self.x[:, 1:], self.batch[:, : ends[1]]), (self.next_s[:, 1:], self.batch[:, ends[1] : ends[2]])
 
     def add(self, row: np.ndarray) -> None:
         self.table[self.count % self.n_rows] = row
         self.count += 1
 
-    def sample(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Fill x and next_x, but for a', with a random batch; return its rewards and terminations."""
-        steps = torch.randint(max(0, self.count - self.size), self.count, (len(self.batch),))
-        torch.index_select(self.rows, 0, steps.remainder_(self.n_rows), out=self.batch)
-        first, last = self.columns["next_obs"]
-        self.x[1:] = self.batch[:, :first].T
-        self.next_s[1:] = self.batch[:, first:last].T
-        return tuple(self.batch[:, last : last + 2].T.to(self.x.device))
+    def sample(self) -> None:
+        """Fill x, next_x (but for a'), reward and terminated with a random batch."""
+        self.steps.random_(max(0, self.count - self.size), self.count)
+        if self.count > self.n_rows:
+            self.steps.remainder_(self.n_rows)
+        torch.index_select(self.rows, 0, self.steps, out=self.sampled)
+        if self.batch is not self.sampled:
+            self.batch.copy_(self.sampled)
+        for inputs, columns in self.copies:
+            inputs.copy_(columns)
 
 
-def flat_weights(shapes: list[tuple[int, ...]], device: torch.device) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """One flat tensor for all layers [bias | weight] of a network, and its parts, at PyTorch's own random start."""
-    flat = torch.empty(sum(math.prod(shape) for shape in shapes), device=device)
-    layers = [part.view(shape) for part, shape in zip(flat.split([math.prod(s) for s in shapes]), shapes, strict=True)]
-    for layer in layers:
-        layer.uniform_(-1, 1).mul_((layer.shape[-1] - 1) ** -0.5)
-    return flat, layers
+def fuse(*methods: Callable) -> None:
+    """Let PyTorch's compiler join the many small operations of these methods into a few loops, at their first calls.
+
+    They are functions of the tensors given to them. Where the compiler fails they stay as they are; a line says so.
+    """
+    failures = []
+
+    def call_first(method: Callable, *tensors: torch.Tensor):
+        chosen, start = method, time.time()
+        try:
+            if not failures:
+                from torch._inductor import standalone_compile  # takes a second
+
+                graph = make_fx(lambda *inputs: method(*inputs))(*tensors)
+                patches = {"config_patches": {"compile_threads": 1, "size_asserts": False}}
+                chosen = standalone_compile(graph, [*tensors], dynamic_shapes="from_example_inputs", options=patches)
+                chosen(*tensors)
+                if time.time() - start > 5:
+                    print(f"compiled for {time.time() - start:.0f} s, for later runs too", flush=True)
+        except Exception as error:  # above all: no C++ compiler
+            failures.append(error)
+            reason, chosen = next(iter(str(error).splitlines()), type(error).__name__), method
+            print(f"PyTorch can't compile here, so training is slower; install g++ ({reason})", flush=True)
+        setattr(method.__self__, method.__name__, chosen)
+        return chosen(*tensors)
+
+    for method in methods:
+        setattr(method.__self__, method.__name__, functools.partial(call_first, method))
+
+
+def flat_weights(parts: list[tuple[int, tuple[int, ...]]], device: torch.device) -> tuple[torch.Tensor, list]:
+    """One flat tensor for all parts (inputs, shape) of a network, and those, at PyTorch's own random start."""
+    sizes = [math.prod(shape) for _, shape in parts]
+    flat = torch.empty(sum(sizes), device=device)
+    views = [view.view(shape) for view, (_, shape) in zip(flat.split(sizes), parts, strict=True)]
+    for view, (n_in, _) in zip(views, parts, strict=True):
+        view.uniform_(-1, 1).mul_(n_in**-0.5)
+    return flat, views
 
 
 class Adam:
     """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
 
     def __init__(self, flat: torch.Tensor, lr: float):
-        self.flat, self.m, self.v, self.t = flat, torch.zeros_like(flat), torch.zeros_like(flat), flat.new_zeros(())
+        self.flat, self.m, self.v = flat, torch.zeros_like(flat), torch.zeros_like(flat)
+        self.t, self.one = flat.new_zeros(()), flat.new_ones(())  # to add a number makes a tensor of it each time
         self.settings = {"lr": lr, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
 
     def step(self) -> None:
-        self.t += 1
+        self.t.add_(self.one)
         lists = [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t]
         torch._fused_adam_(*lists, **self.settings, amsgrad=False, maximize=False)
 
@@ -244,145 +289,209 @@ class Adam:
 class TwinCritic:
     """CleanRL's Q_1 and Q_2 (two hidden layers of 256, ReLU) side by side, and their target networks."""
 
-    def __init__(self, n_in: int, batch_size: int, device: torch.device, hidden: int = 256):
-        shapes = [(2, hidden, 1 + n_in), (2, hidden, 1 + hidden), (2, 1, 1 + hidden)]
-        self.flat, self.weights = flat_weights(shapes, device)
-        self.flat.grad, self.grads = flat_weights(shapes, device)
-        self.target_flat, self.target_weights = flat_weights(shapes, device)
+    def __init__(self, n_s: int, n_a: int, args: Args, device: torch.device, hidden: int = 256):
+        parts = [(n_s + n_a, (2, 1 + n_s + n_a, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
+        parts += [(hidden, (2, 1, 1)), (hidden, (2, 1, hidden))]  # W1 with its bias in row 0; b2, W2; b3, W3'
+        self.flat, self.weights = flat_weights(parts, device)
+        self.flat.grad, self.grads = flat_weights(parts, device)
+        self.target_flat, self.target_weights = flat_weights(parts, device)
         self.target_flat.copy_(self.flat)
-        self.h1, self.h2 = (torch.ones(2, 1 + hidden, batch_size, device=device) for _ in range(2))
-        self.a1, self.a2 = self.h1[:, 1:], self.h2[:, 1:]  # the activations: h = [1; a]
-        self.g1, self.g2 = (torch.empty(2, hidden, batch_size, device=device) for _ in range(2))
+        self.h1, self.h2, self.g1 = (torch.empty(2, args.batch_size, hidden, device=device) for _ in range(3))
+        self.g_min = torch.empty(args.batch_size, hidden, device=device)
+        self.g_action, self.by_critic = (torch.empty(args.batch_size, n_a, device=device) for _ in range(2))
+        self.gamma, self.w1_t, self.w2_t = args.gamma, [*self.weights[0][:, -n_a:].mT], [*self.weights[2].mT]
 
     def forward(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-        """q = W3 [1; relu(W2 [1; relu(W1 x)])], both critics at once: [2, batch]."""
-        w1, w2, w3 = weights
-        torch.bmm(w1, x.expand(2, -1, -1), out=self.a1).relu_()
-        torch.bmm(w2, self.h1, out=self.a2).relu_()
-        return torch.bmm(w3, self.h2).squeeze(1)
+        """q = relu(relu(x W1) W2 + b2) W3 + b3, both critics at once: [2, 1, batch]."""
+        w1, b2, w2, b3, w3 = weights
+        torch.bmm(x.expand(2, -1, -1), w1, out=self.h1).relu_()
+        torch.baddbmm(b2, self.h1, w2, out=self.h2).relu_()
+        return torch.baddbmm(b3, w3, self.h2.mT)
 
-    def step(self, x: torch.Tensor, y: torch.Tensor, optimizer: Adam) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step down sum_i mean((Q_i(x) - y)^2); returns both critics' values and losses before it.
+    def td_gradient(self, q, next_q, next_log_pi, reward, terminated, alpha, h2, w3, db2, db3):
+        """L_i = mean((Q_i - y)^2), g_q = dL/dq and g2 = g_q W3' where h2 > 0; dL/db3 and dL/db2 are their sums.
 
-        g2 = W3' g_q where h2 > 0,  g1 = W2' g2 where h1 > 0;  dL/dW3 = g_q h2',  dL/dW2 = g2 h1',  dL/dW1 = g1 x'.
+        y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps.
         """
-        q = self.forward(x, self.weights)
+        y = reward + self.gamma * (1 - terminated) * (next_q.amin(0) - alpha * next_log_pi)
         error = q - y
-        g_q = (error * (2 / y.shape[0])).unsqueeze(1)
-        (_, w2, w3), (d1, d2, d3) = self.weights, self.grads
-        torch.mul(w3[:, :, 1:].mT, g_q, out=self.g2)
-        torch.ops.aten.threshold_backward.grad_input(self.g2, self.a2, 0, grad_input=self.g2)
-        torch.bmm(w2[:, :, 1:].mT, self.g2, out=self.g1)
-        torch.ops.aten.threshold_backward.grad_input(self.g1, self.a1, 0, grad_input=self.g1)
-        torch.bmm(g_q, self.h2.mT, out=d3)
-        torch.bmm(self.g2, self.h1.mT, out=d2)
-        torch.bmm(self.g1, x.expand(2, -1, -1).mT, out=d1)
-        optimizer.step()
-        return q, error.square().mean(1)
+        g_q = error * (2 / q.shape[2])
+        g2 = torch.ops.aten.threshold_backward(g_q.mT * w3, h2, 0)
+        torch.sum(g2, 1, True, out=db2)
+        torch.sum(g_q, 2, True, out=db3)
+        return error.square().mean((1, 2)), g_q, g2
 
-    def action_gradient(self, q: torch.Tensor, n_a: int) -> torch.Tensor:
-        """d min_i Q_i / da [n_a, batch] after forward: each state goes back through its smaller critic only."""
-        w1, w2, w3 = self.weights
-        gradient = torch.empty(n_a, q.shape[1], device=q.device)
-        lower = q[0] < q[1]
-        for i, states in enumerate((lower.nonzero()[:, 0], lower.logical_not().nonzero()[:, 0])):
-            a1, a2 = self.a1[i].index_select(1, states), self.a2[i].index_select(1, states)
-            g2 = torch.ops.aten.threshold_backward(w3[i, :, 1:].T.expand_as(a2), a2, 0)
-            g1 = torch.ops.aten.threshold_backward(w2[i, :, 1:].T @ g2, a1, 0)
-            gradient.index_copy_(1, states, w1[i, :, -n_a:].T @ g1)
-        return gradient
+    def backward(self, replay: Replay, next_log_pi: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, and dL/dW = h' g in every layer; returns q and L."""
+        next_q = self.forward(replay.next_x, self.target_weights)
+        q = self.forward(replay.x, self.weights)
+        (_, _, w2, _, w3), (d1, db2, d2, db3, d3) = self.weights, self.grads
+        reward, terminated = replay.reward, replay.terminated
+        losses, g_q, g2 = self.td_gradient(q, next_q, next_log_pi, reward, terminated, alpha, self.h2, w3, db2, db3)
+        torch.bmm(g_q, self.h2, out=d3)
+        torch.bmm(g2, w2.mT, out=self.g1)
+        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1, 0, grad_input=self.g1)
+        torch.bmm(self.h1.mT, g2, out=d2)
+        torch.bmm(replay.x.T.expand(2, -1, -1), self.g1, out=d1)
+        return q, losses
+
+    def smaller_critic(self, q, h1, h2, w3):
+        """The states with those first where Q_1 is smaller, their number, and of each state's smaller critic:
+
+        whether h1 > 0, as 0 or 1, and g2 = W3' where h2 > 0.
+        """
+        second = (q[0, 0] >= q[1, 0]).long()
+        states = second.argsort(stable=True)
+        critic = second[states]
+        rows = states + len(states) * critic
+        active1, active2 = (h.flatten(0, 1).index_select(0, rows).sign() for h in (h1, h2))
+        return states, len(states) - second.sum(), active1, active2 * w3[:, 0].index_select(0, critic)
+
+    def action_gradient(self, q: torch.Tensor) -> torch.Tensor:
+        """d min_i Q_i / da [batch, n_a] after forward: each state goes back through its smaller critic only."""
+        states, n_first, active, g2 = self.smaller_critic(q, self.h1, self.h2, self.weights[4])
+        n_first = n_first.item()
+        sizes = n_first, len(states) - n_first
+        g1 = self.g_min.split(sizes)
+        for own_g2, w2, own_g1 in zip(g2.split(sizes), self.w2_t, g1, strict=True):
+            torch.mm(own_g2, w2, out=own_g1)
+        self.g_min.mul_(active)
+        for own_g1, w1, gradient in zip(g1, self.w1_t, self.by_critic.split(sizes), strict=True):
+            torch.mm(own_g1, w1, out=gradient)
+        return self.g_action.index_copy_(0, states, self.by_critic)
 
 
 class SquashedGaussian:
     """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
 
-    def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a = n_s, n_a
+    def __init__(self, n_s: int, n_a: int, n_experts: int, args: Args, space: gym.spaces.Box, device: torch.device):
+        self.n_s, self.n_a, self.n_experts, self.balance_coef, self.loss_names = n_s, n_a, n_experts, 0.0, ()
         self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
         self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
         self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
-        self.column = torch.ones(1 + n_s).numpy()  # [1; obs] of the state to act in
+        self.row = torch.ones(1 + n_s).numpy()  # [1, obs] of the state to act in
+        self.rng = np.random.default_rng(args.seed)  # to explore
+        self.cpu_noise = torch.empty(n_a + n_experts, args.batch_size)
+        self.all_noise = self.cpu_noise.to(device)  # on the CPU the same memory
+        self.noise, self.router_noise = self.all_noise.split((n_a, n_experts))
+        self.no_noise = torch.zeros_like(self.router_noise)
 
-    def act(self, obs: np.ndarray, noise: Optional[np.ndarray] = None) -> tuple[np.ndarray, Optional[int]]:
-        """The action in one state, random with noise ~ N(0, 1) and the mean without, and the expert that chose it."""
-        self.column[1:] = obs
-        h, expert = self.decide(self.column)
+    def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, Optional[int]]:
+        """The action in one state, the mean or to explore a random one, and the expert that chose it."""
+        self.row[1:] = obs
+        h, expert = self.decide(self.row)
         x = h[: self.n_a]
-        if noise is not None:
-            x = x + noise * np.exp(self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1))
+        if explore:
+            log_std = self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1)
+            x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.np_scale * np.tanh(x) + self.np_bias, expert
 
-    def sample(self, h: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Actions and their log-probabilities for a batch whose mean and raw log-std are the halves of h."""
+    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
+        """Random actions in the states s, put into a, and their log-probabilities; in an update the router is noisy."""
+        (self.cpu_noise if update else self.cpu_noise[: self.n_a]).normal_()
+        if self.all_noise is not self.cpu_noise:
+            self.all_noise.copy_(self.cpu_noise)
+        self.s, self.drawn = s, (self.forward(s), self.router_noise if update else self.no_noise, self.noise)
+        return self.draw(*self.drawn, a)
+
+    def draw(self, out: torch.Tensor, router_noise: torch.Tensor, noise: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
+        """Put the actions into a; returns log pi(a)."""
+        h, _ = self.gate(out, router_noise)
+        action, log_pi = self.squash(h, noise)
+        a.copy_(action)
+        return log_pi
+
+    def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
         mean, raw = h.chunk(2)
-        noise, t = torch.randn(mean.shape).to(h.device), raw.tanh()
-        log_std = (t * self.half_range).add_(self.log_std_min + self.half_range)
-        step = log_std.exp().mul_(noise)
-        y = (mean + step).tanh_()
-        slope = torch.addcmul(self.scale, self.scale * y, y, value=-1)  # da/dx for a = scale tanh(x) + bias
-        minus_log_pi = torch.addcmul(log_std, noise, noise, value=0.5).add_((slope + 1e-6).log_()).sum(0)
-        log_pi = -0.5 * self.n_a * math.log(2 * math.pi) - minus_log_pi
-        self.sampled = t, step, y, slope
-        return torch.addcmul(self.bias, self.scale, y), log_pi
+        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
+        y = (mean + log_std.exp() * noise).tanh()
+        log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        log_pi = log_density - (self.scale * (1 - y.square()) + 1e-6).log()
+        return (self.scale * y + self.bias).T, log_pi.sum(0)
 
-    def sample_backward(self, g_action: torch.Tensor, g_log_pi: float) -> torch.Tensor:
-        """From dL/da and dL/dlog_pi (the same for every state) to dL/dh, with x = mean + std noise:
+    def loss_gradient(self, out, router_noise, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
+        """dL/dout for L = mean(alpha log pi - min_i Q_i) + the actor's own losses; then mean(log pi) and those losses.
 
-        dlog_pi/dx = 2 y slope / (slope + 1e-6),  dlog_pi/dlog_std = dlog_pi/dx std noise - 1.
+        min_i Q_i enters by its gradient in the action: around it, it is q_gradient . a and a constant.
         """
-        t, step, y, slope = self.sampled
-        g_x = slope * (g_action + (2 * g_log_pi) * y / (slope + 1e-6))
-        g_raw = (g_x * step - g_log_pi) * (self.half_range * (1 - t * t))
-        return torch.cat((g_x, g_raw))
+        out = out.detach().requires_grad_()
+        h, own_losses = self.gate(out, router_noise)
+        action, log_pi = self.squash(h, noise)
+        loss = (alpha * log_pi - (q_gradient * action).sum(1)).mean() + self.balance_coef * sum(own_losses)
+        (gradient,) = torch.autograd.grad(loss, out)
+        return gradient, *(value.detach() for value in (log_pi.mean(), *own_losses))
+
+    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
+        """The gradient in the weights; returns mean(log pi) and the actor's own losses."""
+        g_out, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
+        self.weight_gradients(g_out)
+        return values
 
 
 class Actor(SquashedGaussian):
     """Affine layers with ReLU between them; the heads are the mean and the raw log-std."""
 
     def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        super().__init__(n_s, n_a, args, space, device)
-        self.n_experts, self.size = 0, args.size if args.hidden_sizes is None else "custom"
+        super().__init__(n_s, n_a, 0, args, space, device)
+        self.size = args.size if args.hidden_sizes is None else "custom"
         widths = args.hidden_sizes or hidden_sizes(args.size, n_s, n_a, args.n_experts)
         if min(widths) < 1 or max(widths) > 4096:
             raise UserError(f"--hidden-sizes {' '.join(map(str, widths))} is out of range; give widths from 1 to 4096")
-        sizes = [n_s, *widths, 2 * n_a]
-        shapes = [(after, 1 + before) for before, after in pairwise(sizes)]
-        self.flat, self.weights = flat_weights(shapes, device)
-        self.flat.grad, self.grads = flat_weights(shapes, device)
-        self.hidden = [torch.ones(1 + width, args.batch_size, device=device) for width in widths]
-        self.g_hidden = [torch.empty(width, args.batch_size, device=device) for width in widths]
+        parts = [(n_s, (1 + n_s, widths[0]))]  # with the bias in row 0; then b and W of the other layers
+        for before, after in pairwise(widths):
+            parts += [(before, (1, after)), (before, (before, after))]
+        parts += [(widths[-1], (2 * n_a, 1)), (widths[-1], (2 * n_a, widths[-1]))]
+        self.flat, self.weights = flat_weights(parts, device)
+        self.flat.grad, self.grads = flat_weights(parts, device)
+        self.np_weights = [weight.cpu().numpy() for weight in self.weights]
+        self.h, self.g = ([torch.empty(args.batch_size, width, device=device) for width in widths] for _ in range(2))
         self.n_active = self.n_total = self.flat.numel()
         self.name, self.title = f"sac_{self.size.lower()}", f"SAC-{self.size}, {'-'.join(map(str, widths))} hidden"
         self.about = {"format": "sac-actor", "size": self.size, "hidden_sizes": json.dumps(widths)}
 
-    def forward(self, s: torch.Tensor, update: bool = False) -> torch.Tensor:
-        """Mean and raw log-std [2 n_a, batch]: h_i = [1; relu(W_i h_{i-1})], and the heads W h."""
-        self.inputs = [s, *self.hidden]
-        for weight, before, after in zip(self.weights, self.inputs, self.hidden, strict=False):
-            torch.mm(weight, before, out=after[1:]).relu_()
-        return self.weights[-1] @ self.inputs[-1]
+    def forward(self, s: torch.Tensor) -> torch.Tensor:
+        """The heads [2 n_a, batch]: h_1 = relu(s W_1), h_i = relu(h_{i-1} W_i + b_i), and W h' + b."""
+        first, *others, b_heads, w_heads = self.weights
+        torch.mm(s, first, out=self.h[0]).relu_()
+        for i, (b, w) in enumerate(zip(others[::2], others[1::2], strict=True), 1):
+            torch.addmm(b, self.h[i - 1], w, out=self.h[i]).relu_()
+        return torch.addmm(b_heads, w_heads, self.h[-1].T)
+
+    def gate(self, out: torch.Tensor, router_noise: torch.Tensor) -> tuple[torch.Tensor, tuple[()]]:
+        """There are no experts to choose from, and no losses about them."""
+        return out, ()
+
+    def weight_gradients(self, g_out: torch.Tensor) -> None:
+        """g_i = g_{i+1} W' where h_i > 0;  dL/dW = h' g of each layer, and for its bias the sum of g."""
+        (d_first, *d_others, db_heads, d_heads), w_next = self.grads, self.weights[-1]
+        torch.mm(g_out, self.h[-1], out=d_heads)
+        torch.sum(g_out, 1, True, out=db_heads)
+        g_next = g_out.T
+        for i in reversed(range(len(self.h))):
+            torch.mm(g_next, w_next, out=self.g[i])
+            torch.ops.aten.threshold_backward.grad_input(self.g[i], self.h[i], 0, grad_input=self.g[i])
+            if i > 0:
+                torch.mm(self.h[i - 1].T, self.g[i], out=d_others[2 * i - 1])
+                torch.sum(self.g[i], 0, True, out=d_others[2 * i - 2])
+                g_next, w_next = self.g[i], self.weights[2 * i].T
+        torch.mm(self.s.T, self.g[0], out=d_first)
 
     def decide(self, s: np.ndarray) -> tuple[np.ndarray, None]:
         """The same for one state in NumPy, which is quicker there; there are no experts to name."""
-        *hidden, heads = (weight.cpu().numpy() for weight in self.weights)
-        for weight in hidden:
-            s = np.concatenate(([1], np.maximum(weight @ s, 0)), dtype=s.dtype)
-        return heads @ s, None
-
-    def backward(self, g_h: torch.Tensor) -> dict[str, torch.Tensor]:
-        """From dL/dh: dL/dW_i = g_i h_{i-1}', g_{i-1} = W_i' g_i where h_{i-1} > 0; there are no losses of its own."""
-        for i in reversed(range(len(self.weights))):
-            torch.mm(g_h, self.inputs[i].T, out=self.grads[i])
-            if i > 0:
-                after, g_h = g_h, self.g_hidden[i - 1]
-                torch.mm(self.weights[i][:, 1:].T, after, out=g_h)
-                torch.ops.aten.threshold_backward.grad_input(g_h, self.inputs[i][1:], 0, grad_input=g_h)
-        return {}
+        weights = [weight.cpu().numpy() for weight in self.weights] if self.flat.is_cuda else self.np_weights
+        first, *others, b_heads, w_heads = weights
+        h = np.maximum(s @ first, 0)
+        for b, w in zip(others[::2], others[1::2], strict=True):
+            h = np.maximum(h @ w + b[0], 0)
+        return w_heads @ h + b_heads[:, 0], None
 
     def layers(self) -> dict[str, torch.Tensor]:
         """The weights [bias | weight] under the names that actor.safetensors gives them."""
-        *hidden, heads = self.weights
-        named = {f"hidden.{i}": weight for i, weight in enumerate(hidden)}
+        first, *others, b_heads, w_heads = self.weights
+        hidden = [first, *(torch.cat(layer) for layer in zip(others[::2], others[1::2], strict=True))]
+        heads = torch.cat((b_heads, w_heads), 1)
+        named = {f"hidden.{i}": layer.T for i, layer in enumerate(hidden)}
         return {**named, "mean": heads[: self.n_a], "log_std": heads[self.n_a :]}
 
 
@@ -401,11 +510,12 @@ class Learner:
         (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
-        self.critic = TwinCritic(n_s + n_a, args.batch_size, device)
-        self.actor_optimizer, self.q_optimizer = (
-            Adam(self.actor.flat, args.policy_lr),
-            Adam(self.critic.flat, args.q_lr),
-        )
+        self.critic = TwinCritic(n_s, n_a, args, device)
+        self.actor_optimizer = Adam(self.actor.flat, args.policy_lr)
+        self.q_optimizer = Adam(self.critic.flat, args.q_lr)
+        self.alpha_tensor = torch.empty((), device=device)
+        if args.compile and device.type == "cpu":
+            fuse(self.actor.draw, self.actor.loss_gradient, self.critic.td_gradient, self.critic.smaller_critic)
         self.log_alpha, self.alpha_adam = 0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0)
 
     @property
@@ -413,22 +523,20 @@ class Learner:
         return math.exp(self.log_alpha)
 
     def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-        """y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps."""
-        reward, terminated = replay.sample()
-        replay.next_x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.next_s))
-        next_q = self.critic.forward(replay.next_x, self.critic.target_weights).amin(0)
-        y = torch.addcmul(reward, 1 - terminated, next_q.sub_(log_pi, alpha=self.alpha), value=self.args.gamma)
-        return self.critic.step(replay.x, y, self.q_optimizer)
+        """One step of both critics on a fresh batch; returns their values and losses before it."""
+        replay.sample()
+        next_log_pi = self.actor.sample(replay.next_s, replay.next_a)
+        q, losses = self.critic.backward(replay, next_log_pi, self.alpha_tensor.fill_(self.alpha))
+        self.q_optimizer.step()
+        return q, losses
 
     def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
         """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
-        batch_size = replay.x.shape[1]
-        replay.x[1 + self.n_s :], log_pi = self.actor.sample(self.actor.forward(replay.s, update=True))
+        self.actor.sample(replay.s, replay.a, update=True)
         q = self.critic.forward(replay.x, self.critic.weights)
-        g_action = self.critic.action_gradient(q, self.n_a) * (-1 / batch_size)
-        own_losses = self.actor.backward(self.actor.sample_backward(g_action, self.alpha / batch_size))
+        values = self.actor.backward(self.critic.action_gradient(q), self.alpha_tensor.fill_(self.alpha))
         self.actor_optimizer.step()
-        mean_log_pi = log_pi.mean().item()
+        mean_log_pi, own_losses = values[0].item(), dict(zip(self.actor.loss_names, values[1:], strict=True))
         if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a
             gradient = -self.alpha * (mean_log_pi - self.n_a)
             m, v, t = self.alpha_adam
@@ -461,8 +569,8 @@ class Rollout:
         self.obs = np.asarray(self.env.reset()[0], np.float32)
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
-    def step(self, action: np.ndarray) -> tuple[float, bool, bool]:
-        if self.simulator:
+    def step(self, action: np.ndarray, remember: bool = True) -> tuple[float, bool, bool]:
+        if self.simulator and remember:
             mujoco.mj_getState(*self.simulator, self.before, INTEGRATION)
         self.action = action.astype(self.env.action_space.dtype)
         obs, reward, terminated, truncated, _ = self.env.step(self.action)
@@ -560,6 +668,7 @@ def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Repla
     if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
         raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
     values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
+    values["explore_rng"] = learner.actor.rng.bit_generator.state
     replay.file.flush()
     with whole(run / "checkpoint.safetensors") as part:
         save_file(tensors, part, {"global_step": str(progress["global_step"]), "state": json.dumps(values)})
@@ -574,6 +683,7 @@ def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Repla
         for name, tensor in learner.state().items():
             tensor.copy_(tensors[name])
         learner.log_alpha, learner.alpha_adam = values["log_alpha"], values["alpha_adam"]
+        learner.actor.rng.bit_generator.state = values["explore_rng"]
         replay.count = values["global_step"]
         if not rollout.restore(tensors, values["env"]):
             print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
@@ -677,12 +787,14 @@ def train(args: Args) -> Path:
     try:
         for global_step in range(start, args.total_timesteps):
             step, obs, losses = global_step + 1, rollout.obs, []
+            leave = bool(stop)
+            checkpoint = leave or step % args.checkpoint_every == 0 or step == args.total_timesteps
             if global_step < args.learning_starts:
                 action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
             else:
-                action, expert = actor.act(obs, torch.randn(n_a).numpy())
+                action, expert = actor.act(obs, explore=True)
                 experts.append(expert)
-            reward, terminated, truncated = rollout.step(action)
+            reward, terminated, truncated = rollout.step(action, remember=checkpoint)
             row = np.concatenate((obs, action, rollout.obs, (reward, terminated, rollout.episode)))
             if not np.isfinite(row).all():
                 seen = f"reward {reward}, observations {obs.tolist()} and then {rollout.obs.tolist()}"
@@ -716,12 +828,12 @@ def train(args: Args) -> Path:
             progress["global_step"] = step
             if step % args.eval_every == 0 or step == args.total_timesteps:
                 record_evaluation(args, run, actor, writer, progress)
-            if step % args.checkpoint_every == 0 or step == args.total_timesteps or stop:
+            if checkpoint:
                 save_checkpoint(run, learner, rollout, replay, progress)
             if step % 1000 == 0:
                 shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
                 show_progress(bar, writer, step, marks, latest, shares)
-            if stop:
+            if leave:
                 break
         result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
     finally:

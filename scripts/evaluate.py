@@ -177,15 +177,17 @@ def make_policy(actor: Actor, trees: Optional[dict] = None) -> Callable[[np.ndar
     scale, bias = w["action_scale"], w["action_bias"]
     column = np.ones(1 + actor.obs_size, np.float32)
     if actor.format == "sac-actor":
-        hidden = [affine(w, f"hidden.{i}") for i in range(actor.n_hidden)]
-        heads = np.concatenate([affine(w, "mean"), affine(w, "log_std")])
+        first = np.ascontiguousarray(affine(w, "hidden.0").T)
+        names = [f"hidden.{i}" for i in range(1, actor.n_hidden)]
+        others = [(np.ascontiguousarray(w[f"{name}.weight"].T), w[f"{name}.bias"]) for name in names]
+        heads, heads_bias = (np.concatenate([w[f"mean.{part}"], w[f"log_std.{part}"]]) for part in ("weight", "bias"))
 
         def sac(obs: np.ndarray) -> tuple[np.ndarray, int]:
             column[1:] = obs
-            x = column
-            for layer in hidden:
-                x = np.concatenate(([1], np.maximum(layer @ x, 0)), dtype=np.float32)
-            return scale * np.tanh((heads @ x)[:n_a]) + bias, -1
+            x = np.maximum(column @ first, 0)
+            for weight, offset in others:
+                x = np.maximum(x @ weight + offset, 0)
+            return scale * np.tanh((heads @ x + heads_bias)[:n_a]) + bias, -1
 
         return sac
 

@@ -45,7 +45,16 @@ ALGOS = {  # what follows the trainer, and the name its runs get
 FORMATS = {"smose_sac.py": "smose-run", "sac_baseline.py": "sac-run"}
 SWEPT = ("env_id", "seed", "size", "hidden_sizes", "resume")  # set by the sweep, never by the flags after `--`
 # flags in which two runs of the same weights may differ; total_timesteps and exp_name are compared on their own
-HARMLESS = {"exp_name", "total_timesteps", "resume", "checkpoint_every", "keep_replay", "num_threads", "cuda"}
+HARMLESS = {
+    "exp_name",
+    "total_timesteps",
+    "resume",
+    "checkpoint_every",
+    "keep_replay",
+    "num_threads",
+    "cuda",
+    "compile",
+}
 HARMLESS |= {"track", "wandb_project_name", "wandb_entity", "capture_video"}
 PROGRESS = re.compile(r"step ([\d,]+)/([\d,]+) +([\d.,]+) steps/s +(\S.*?) left +return (\S+)")
 LOCK_PATIENCE = 120  # seconds a retried run waits for what is left of its last attempt to let go of the folder

@@ -63,7 +63,7 @@ PAPER_SETTINGS = {
 # what a run is named, watched and stored by; the size of the actor and the steps have columns of their own
 NOT_SETTINGS = set(
     "env_id seed exp_name resume total_timesteps eval_every eval_episodes final_eval_episodes checkpoint_every "
-    "keep_replay capture_video track wandb_project_name wandb_entity cuda num_threads "
+    "keep_replay capture_video track wandb_project_name wandb_entity cuda num_threads compile "
     "n_experts size hidden_sizes".split()
 )
 

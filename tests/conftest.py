@@ -22,7 +22,7 @@ sys.path.append(str(ROOT / "scripts"))
 
 TINY_RUN = (
     "--env-id Reacher-v4 --total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 "
-    "--eval-every 200 --eval-episodes 2 --final-eval-episodes 3"
+    "--no-compile --eval-every 200 --eval-episodes 2 --final-eval-episodes 3"
 ).split()
 
 

@@ -21,8 +21,9 @@ SPACE = gym.spaces.Box(np.array([-1.0, -2.0, 0.0]), np.array([1.0, 1.0, 3.0]), d
 N_S, N_A, BATCH = 7, 3, 64
 
 
-def columns(states):
-    return torch.cat((torch.ones(len(states), 1), states), 1).T.contiguous()
+def rows(states):
+    """[1, s] of each state"""
+    return torch.cat((torch.ones(len(states), 1), states), 1)
 
 
 def plain_heads(layers, states):
@@ -38,27 +39,28 @@ def test_actor_forward_and_gradient_equal_autograd(widths):
     try:
         torch.manual_seed(1)
         actor = Actor(N_S, N_A, Args(hidden_sizes=widths, batch_size=BATCH), SPACE, CPU)
-        critic = TwinCritic(N_S + N_A, BATCH, CPU, hidden=32)
+        critic = TwinCritic(N_S, N_A, Args(batch_size=BATCH), CPU, hidden=32)
         states, alpha = torch.randn(BATCH, N_S), 0.3
-        x = torch.ones(1 + N_S + N_A, BATCH)
-        x[: 1 + N_S] = columns(states)
-        torch.manual_seed(2)
-        x[1 + N_S :], log_pi = actor.sample(actor.forward(x[: 1 + N_S], update=True))
-        g_action = critic.action_gradient(critic.forward(x, critic.weights), N_A) * (-1 / BATCH)
-        assert actor.backward(actor.sample_backward(g_action, alpha / BATCH)) == {}
+        x = torch.cat((rows(states), torch.zeros(BATCH, N_A)), 1)
+        log_pi = actor.sample(x[:, : 1 + N_S], x[:, 1 + N_S :], update=True)
+        q_gradient = critic.action_gradient(critic.forward(x, critic.weights))
+        (mean_log_pi,) = actor.backward(q_gradient, torch.tensor(alpha))
 
-        torch.manual_seed(2)
-        noise = torch.randn(N_A, BATCH).T
-        layers = [layer.clone().requires_grad_() for layer in actor.weights]
-        mean, raw = plain_heads(layers, states).chunk(2, 1)
-        action, expected = reference.squashed_sample(mean, raw, noise, actor.scale[:, 0], actor.bias[:, 0])
+        named = {name: layer.clone().requires_grad_() for name, layer in actor.layers().items()}
+        *hidden, mean, log_std = named.values()
+        mean, raw = plain_heads([*hidden, torch.cat((mean, log_std))], states).chunk(2, 1)
+        action, expected = reference.squashed_sample(mean, raw, actor.noise.T, actor.scale[:, 0], actor.bias[:, 0])
+        w1, b2, w2, b3, w3 = critic.weights
+        layers = [w1.mT, torch.cat((b2, w2), 1).mT, torch.cat((b3, w3), 2)]
         inputs = torch.cat((states, action), 1)
-        q = torch.minimum(*(reference.q_value(*(layer[i] for layer in critic.weights), inputs) for i in (0, 1)))
+        q = torch.minimum(*(reference.q_value(*(layer[i] for layer in layers), inputs) for i in (0, 1)))
         (alpha * expected - q).mean().backward()
-        torch.testing.assert_close(x[1 + N_S :].T, action.detach(), rtol=0, atol=1e-12)
+        torch.testing.assert_close(x[:, 1 + N_S :], action.detach(), rtol=0, atol=1e-12)
         torch.testing.assert_close(log_pi, expected.detach(), rtol=0, atol=1e-9)
-        for layer, grad in zip(layers, actor.grads, strict=True):
-            torch.testing.assert_close(grad, layer.grad, rtol=1e-9, atol=1e-13)
+        torch.testing.assert_close(mean_log_pi, expected.mean().detach(), rtol=0, atol=1e-9)
+        actor.flat.copy_(actor.flat.grad)  # to read the gradient under the same names
+        for name, gradient in actor.layers().items():
+            torch.testing.assert_close(gradient, named[name].grad, rtol=1e-9, atol=1e-13)
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -67,7 +69,7 @@ def test_one_decision_in_numpy_is_the_batch_forward():
     torch.manual_seed(3)
     actor = Actor(N_S, N_A, Args(hidden_sizes=(32, 16), batch_size=BATCH), SPACE, CPU)
     states = torch.randn(BATCH, N_S)
-    heads = actor.forward(columns(states))
+    heads = actor.forward(rows(states))
     for i in range(BATCH):
         action, expert = actor.act(states[i].numpy())
         expected = actor.scale[:, 0] * heads[:N_A, i].tanh() + actor.bias[:, 0]

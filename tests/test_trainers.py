@@ -44,11 +44,11 @@ FORKS.set_forkserver_preload(
 )
 
 SMALL = "--learning-starts 120 --batch-size 32 --checkpoint-every 90 --eval-every 175 --eval-episodes 2"
-SMALL = f"{SMALL} --final-eval-episodes 3 --total-timesteps 700".split()
+SMALL = f"{SMALL} --final-eval-episodes 3 --total-timesteps 700 --no-compile".split()
 REACHER = ["--env-id", "Reacher-v4", "--buffer-size", "300", *SMALL]  # the ring of the replay wraps
 HOPPER = ["--env-id", "Hopper-v4", "--buffer-size", "1000", "--seed", "2", *SMALL]
 BRIEF = "--learning-starts 20 --batch-size 16 --total-timesteps 60 --eval-every 60 --eval-episodes 1".split()
-BRIEF += "--final-eval-episodes 1 --buffer-size 100 --checkpoint-every 100".split()
+BRIEF += "--final-eval-episodes 1 --buffer-size 100 --checkpoint-every 100 --no-compile".split()
 
 # Asymmetric bounds, float64 observations, terminations and truncations; writes down all that happens to it.
 TUG = """
@@ -76,7 +76,7 @@ class Tug(gym.Env):
         assert self.action_space.contains(action), action
         before, self.steps = self.state.copy(), self.steps + 1
         self.state += 0.1 * self.np_random.normal(size=3) + 0.1 * np.array([action[0] - 1, action[1], 0])
-        reward, terminated, truncated = -float(self.state[0] ** 2), bool(self.state[0] > 2), self.steps == 40
+        reward, terminated, truncated = -float(self.state[0] ** 2), bool(self.state[0] > 1.5), self.steps == 40
         row = [*before, *action.tolist(), *self.state, reward, terminated]
         print(json.dumps({"row": row, "done": terminated or truncated}), file=self.log, flush=True)
         return self.state.copy(), reward, terminated, truncated, {}
@@ -596,6 +596,21 @@ def kill_and_resume(trainer: str, uninterrupted: Path, folder: Path, flags: list
     assert_same_run(run, uninterrupted)
 
 
+def test_compiled_run_resumes_bit_for_bit(trainer, tmp_path):
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    done = train(tmp_path / "whole", trainer, *REACHER, "--compile")
+    assert "can't compile" not in done.stdout
+    kill_and_resume(trainer, done.run, tmp_path / "killed", [*REACHER, "--compile"], ["row 250"])
+
+
+def test_without_a_compiler_training_goes_on_and_says_so(trainer, reacher, tmp_path):
+    no_compiler = {"CXX": "/bin/false", "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache")}
+    done = train(tmp_path, trainer, *REACHER, "--compile", **no_compiler)
+    assert done.stdout.count("\n") == 3 and done.stdout.count("PyTorch can't compile here") == 1
+    assert_same_run(done.run, reacher)  # which was told not to
+
+
 @pytest.mark.parametrize("number, code", [(signal.SIGTERM, 143), (signal.SIGINT, 130)], ids=["SIGTERM", "SIGINT"])
 def test_stopped_run_says_how_to_go_on(trainer, reacher, tmp_path, number, code):
     command = Command(tmp_path, trainer, *REACHER, "--exp-name", "two words")
@@ -683,7 +698,7 @@ def test_other_gates_train_and_evaluate(flags, tmp_path):
 
 def test_piped_progress_is_a_line_every_10_000_steps(trainer, tmp_path):
     flags = "--env-id Pendulum-v1 --total-timesteps 2.01e4 --learning-starts 20_000 --batch-size 16".split()
-    flags += "--buffer-size 1e3 --eval-every 1e6 --eval-episodes 1 --final-eval-episodes 2".split()
+    flags += "--buffer-size 1e3 --eval-every 1e6 --eval-episodes 1 --final-eval-episodes 2 --no-compile".split()
     done = train(tmp_path, trainer, *flags)
     first, *lines, last = done.stdout.splitlines()
     assert "Pendulum-v1" in first and str(done.run.name) in first + last
