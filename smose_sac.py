@@ -46,7 +46,11 @@ import torch
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -241,15 +245,11 @@ def fuse(*methods: Callable) -> None:
     """
     failures = []
 
-    def call_first(method: Callable, *tensors: torch.Tensor):
+    def call_first(method: Callable, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         chosen, start = method, time.time()
         try:
             if not failures:
-                from torch._inductor import standalone_compile  # takes a second
-
-                graph = make_fx(lambda *inputs: method(*inputs))(*tensors)
-                patches = {"config_patches": {"compile_threads": 1, "size_asserts": False}}
-                chosen = standalone_compile(graph, [*tensors], dynamic_shapes="from_example_inputs", options=patches)
+                chosen = compiled(method, tensors)
                 chosen(*tensors)
                 if time.time() - start > 5:
                     print(f"compiled for {time.time() - start:.0f} s, for later runs too", flush=True)
@@ -262,6 +262,18 @@ def fuse(*methods: Callable) -> None:
 
     for method in methods:
         setattr(method.__self__, method.__name__, functools.partial(call_first, method))
+
+
+def compiled(function: Callable, tensors: tuple[torch.Tensor, ...]) -> Callable:
+    """The function for tensors of these shapes; torch.compile's wrappers would take longer than the loops inside."""
+    from torch._inductor import compile_fx, config, decomposition  # take a second
+
+    graph = make_fx(lambda *inputs: function(*inputs))(*tensors)
+    graph = make_fx(functionalize(graph, remove="mutations"), decomposition.select_decomp_table())(*tensors)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    with tracing(TracingContext(mode)), config.patch(compile_threads=1, size_asserts=False):
+        loops = compile_fx.compile_fx_inner(graph, [mode.from_tensor(t, static_shapes=True) for t in tensors])
+    return lambda *inputs: loops([*inputs])
 
 
 def flat_weights(parts: list[tuple[int, tuple[int, ...]]], device: torch.device) -> tuple[torch.Tensor, list]:
@@ -298,60 +310,67 @@ class TwinCritic:
         self.flat.grad, self.grads = flat_weights(parts, device)
         self.target_flat, self.target_weights = flat_weights(parts, device)
         self.target_flat.copy_(self.flat)
-        self.h1, self.h2, self.g1 = (torch.empty(2, args.batch_size, hidden, device=device) for _ in range(3))
+        self.h1, self.z2, self.next_z2, self.g1 = (
+            torch.empty(2, args.batch_size, hidden, device=device) for _ in range(4)
+        )
         self.g_min = torch.empty(args.batch_size, hidden, device=device)
         self.g_action, self.by_critic = (torch.empty(args.batch_size, n_a, device=device) for _ in range(2))
         self.gamma, self.w1_t, self.w2_t = args.gamma, [*self.weights[0][:, -n_a:].mT], [*self.weights[2].mT]
 
-    def forward(self, x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-        """q = relu(relu(x W1) W2 + b2) W3 + b3, both critics at once: [2, 1, batch]."""
-        w1, b2, w2, b3, w3 = weights
+    def forward(self, x: torch.Tensor, weights: list[torch.Tensor], z2: torch.Tensor) -> torch.Tensor:
+        """h1 = relu(x W1) and z2 = h1 W2 + b2 of both critics at once: [2, batch, hidden]."""
+        w1, b2, w2, _, _ = weights
         torch.bmm(x.expand(2, -1, -1), w1, out=self.h1).relu_()
-        torch.baddbmm(b2, self.h1, w2, out=self.h2).relu_()
-        return torch.baddbmm(b3, w3, self.h2.mT)
+        return torch.baddbmm(b2, self.h1, w2, out=z2)
 
-    def td_gradient(self, q, next_q, next_log_pi, reward, terminated, alpha, h2, w3, db2, db3):
-        """L_i = mean((Q_i - y)^2), g_q = dL/dq and g2 = g_q W3' where h2 > 0; dL/db3 and dL/db2 are their sums.
+    def head(self, z2: torch.Tensor, b3: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
+        """q = relu(z2) W3 + b3, [2, batch]"""
+        return (z2.relu() * w3).sum(2) + b3[:, 0]
+
+    def td_gradient(self, z2, b3, w3, next_z2, next_b3, next_w3, log_pi, reward, terminated, alpha, db2, db3, d3):
+        """q, L_i = mean((Q_i - y)^2) and g2 = dL/dz2 = dL/dq W3' where z2 > 0; dL/db2, dL/db3 and dL/dW3 by the way.
 
         y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps.
         """
-        y = reward + self.gamma * (1 - terminated) * (next_q.amin(0) - alpha * next_log_pi)
+        q, next_q = self.head(z2, b3, w3), self.head(next_z2, next_b3, next_w3)
+        y = reward + self.gamma * (1 - terminated) * (next_q.amin(0) - alpha * log_pi)
         error = q - y
-        g_q = error * (2 / q.shape[2])
-        g2 = torch.ops.aten.threshold_backward(g_q.mT * w3, h2, 0)
-        torch.sum(g2, 1, True, out=db2)
-        torch.sum(g_q, 2, True, out=db3)
-        return error.square().mean((1, 2)), g_q, g2
+        g_q = (error * (2 / len(y))).unsqueeze(2)
+        g2 = torch.ops.aten.threshold_backward(g_q * w3, z2, 0)
+        for gradient, terms in ((d3, g_q * z2.relu()), (db3, g_q), (db2, g2)):
+            torch.sum(terms, 1, True, out=gradient)
+        return q, error.square().mean(1), g2
 
     def backward(self, replay: Replay, next_log_pi: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, and dL/dW = h' g in every layer; returns q and L."""
-        next_q = self.forward(replay.next_x, self.target_weights)
-        q = self.forward(replay.x, self.weights)
-        (_, _, w2, _, w3), (d1, db2, d2, db3, d3) = self.weights, self.grads
-        reward, terminated = replay.reward, replay.terminated
-        losses, g_q, g2 = self.td_gradient(q, next_q, next_log_pi, reward, terminated, alpha, self.h2, w3, db2, db3)
-        torch.bmm(g_q, self.h2, out=d3)
-        torch.bmm(g2, w2.mT, out=self.g1)
+        """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, dL/dW2 = h1' g2 and dL/dW1 = x' g1; returns q and L."""
+        (*_, b3, w3), (*_, next_b3, next_w3), (d1, db2, d2, db3, d3) = self.weights, self.target_weights, self.grads
+        next_q = self.forward(replay.next_x, self.target_weights, self.next_z2), next_b3, next_w3
+        q = self.forward(replay.x, self.weights, self.z2), b3, w3
+        batch = next_log_pi, replay.reward, replay.terminated
+        q, losses, g2 = self.td_gradient(*q, *next_q, *batch, alpha, db2, db3, d3)
+        torch.bmm(g2, self.weights[2].mT, out=self.g1)
         torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1, 0, grad_input=self.g1)
         torch.bmm(self.h1.mT, g2, out=d2)
         torch.bmm(replay.x.T.expand(2, -1, -1), self.g1, out=d1)
         return q, losses
 
-    def smaller_critic(self, q, h1, h2, w3):
-        """The states with those first where Q_1 is smaller, their number, and of each state's smaller critic:
+    def smaller_critic(self, z2, b3, w3, h1):
+        """q, the states with those first where Q_1 is smaller, their number, and of each state's smaller critic:
 
-        whether h1 > 0, as 0 or 1, and g2 = W3' where h2 > 0.
+        whether h1 > 0, as 0 or 1, and g2 = dq/dz2 = W3' where z2 > 0.
         """
-        second = (q[0, 0] >= q[1, 0]).long()
+        q = self.head(z2, b3, w3)
+        second = (q[0] >= q[1]).long()
         states = second.argsort(stable=True)
         critic = second[states]
         rows = states + len(states) * critic
-        active1, active2 = (h.flatten(0, 1).index_select(0, rows).sign() for h in (h1, h2))
-        return states, len(states) - second.sum(), active1, active2 * w3[:, 0].index_select(0, critic)
+        active1, active2 = (h.flatten(0, 1).index_select(0, rows).relu().sign() for h in (h1, z2))
+        return q, states, len(states) - second.sum(), active1, active2 * w3[:, 0].index_select(0, critic)
 
-    def action_gradient(self, q: torch.Tensor) -> torch.Tensor:
-        """d min_i Q_i / da [batch, n_a] after forward: each state goes back through its smaller critic only."""
-        states, n_first, active, g2 = self.smaller_critic(q, self.h1, self.h2, self.weights[4])
+    def action_gradient(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """q and d min_i Q_i / da [batch, n_a]: each state goes back through its smaller critic only."""
+        z2 = self.forward(x, self.weights, self.z2)
+        q, states, n_first, active, g2 = self.smaller_critic(z2, *self.weights[3:], self.h1)
         n_first = n_first.item()
         sizes = n_first, len(states) - n_first
         g1 = self.g_min.split(sizes)
@@ -360,7 +379,7 @@ class TwinCritic:
         self.g_min.mul_(active)
         for own_g1, w1, gradient in zip(g1, self.w1_t, self.by_critic.split(sizes), strict=True):
             torch.mm(own_g1, w1, out=gradient)
-        return self.g_action.index_copy_(0, states, self.by_critic)
+        return q, self.g_action.index_copy_(0, states, self.by_critic)
 
 
 class SquashedGaussian:
@@ -394,14 +413,15 @@ class SquashedGaussian:
         if self.all_noise is not self.cpu_noise:
             self.all_noise.copy_(self.cpu_noise)
         self.s, self.drawn = s, (self.forward(s), self.router_noise if update else self.no_noise, self.noise)
-        return self.draw(*self.drawn, a)
+        (log_pi,) = self.draw(*self.drawn, a)
+        return log_pi
 
-    def draw(self, out: torch.Tensor, router_noise: torch.Tensor, noise: torch.Tensor, a: torch.Tensor) -> torch.Tensor:
-        """Put the actions into a; returns log pi(a)."""
+    def draw(self, out, router_noise, noise, a) -> tuple[torch.Tensor]:
+        """Put the actions into a; returns (log pi(a),)."""
         h, _ = self.gate(out, router_noise)
         action, log_pi = self.squash(h, noise)
         a.copy_(action)
-        return log_pi
+        return (log_pi,)
 
     def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
@@ -525,8 +545,8 @@ class Learner:
     def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
         """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
         self.actor.sample(replay.s, replay.a, update=True)
-        q = self.critic.forward(replay.x, self.critic.weights)
-        values = self.actor.backward(self.critic.action_gradient(q), self.alpha_tensor.fill_(self.alpha))
+        q, q_gradient = self.critic.action_gradient(replay.x)
+        values = self.actor.backward(q_gradient, self.alpha_tensor.fill_(self.alpha))
         self.actor_optimizer.step()
         mean_log_pi, own_losses = values[0].item(), dict(zip(self.actor.loss_names, values[1:], strict=True))
         if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a

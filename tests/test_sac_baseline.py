@@ -43,7 +43,7 @@ def test_actor_forward_and_gradient_equal_autograd(widths):
         states, alpha = torch.randn(BATCH, N_S), 0.3
         x = torch.cat((rows(states), torch.zeros(BATCH, N_A)), 1)
         log_pi = actor.sample(x[:, : 1 + N_S], x[:, 1 + N_S :], update=True)
-        q_gradient = critic.action_gradient(critic.forward(x, critic.weights))
+        _, q_gradient = critic.action_gradient(x)
         (mean_log_pi,) = actor.backward(q_gradient, torch.tensor(alpha))
 
         named = {name: layer.clone().requires_grad_() for name, layer in actor.layers().items()}

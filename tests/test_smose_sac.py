@@ -81,13 +81,14 @@ def check_actor(actor, critic):
     states, alpha = torch.randn(BATCH, N_S), 0.3
     x = torch.cat((rows(states), torch.zeros(BATCH, N_A)), 1)
     log_pi = actor.sample(x[:, : 1 + N_S], x[:, 1 + N_S :], update=True)
-    q_gradient = critic.action_gradient(critic.forward(x, critic.weights))
+    q, q_gradient = critic.action_gradient(x)
     mean_log_pi, *losses = actor.backward(q_gradient, torch.tensor(alpha))
 
     weight = actor.weight.clone().requires_grad_()
     loss, f_imp, f_load, action, expected_log_pi = reference_actor_loss(weight, actor, critic, states, alpha)
     loss.backward()
     torch.testing.assert_close(x[:, 1 + N_S :], action.detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(q, q_values(critic.weights, x[:, 1:]), rtol=0, atol=1e-12)
     torch.testing.assert_close(log_pi, expected_log_pi.detach(), rtol=0, atol=1e-9)
     torch.testing.assert_close(mean_log_pi, expected_log_pi.mean().detach(), rtol=0, atol=1e-9)
     torch.testing.assert_close(losses, [f_imp.detach(), f_load.detach()], rtol=0, atol=1e-12)
@@ -111,7 +112,7 @@ def check_critic(critic):
     losses.sum().backward()
     replay = SimpleNamespace(x=rows(inputs), next_x=rows(next_inputs), reward=reward, terminated=terminated)
     q, q_losses = critic.backward(replay, next_log_pi, torch.tensor(0.3))
-    torch.testing.assert_close(q[:, 0], values.detach(), rtol=0, atol=1e-13)
+    torch.testing.assert_close(q, values.detach(), rtol=0, atol=1e-13)
     torch.testing.assert_close(q_losses, losses.detach(), rtol=0, atol=1e-13)
     for layer, grad in zip(layers, critic.grads, strict=True):
         torch.testing.assert_close(grad, layer.grad, rtol=1e-10, atol=1e-14)
