@@ -46,11 +46,6 @@ import torch
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch._guards import TracingContext, tracing
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
@@ -264,7 +259,12 @@ def fuse(*methods: Callable) -> None:
 
 def compiled(function: Callable, tensors: tuple[torch.Tensor, ...]) -> Callable:
     """The function for tensors of these shapes; torch.compile's wrappers would take longer than the loops inside."""
-    from torch._inductor import compile_fx, config, decomposition  # take a second
+    from torch._guards import TracingContext, tracing  # what only this needs takes a second to import
+    from torch._inductor import compile_fx, config, decomposition
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.func import functionalize
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     graph = make_fx(lambda *inputs: function(*inputs))(*tensors)
     graph = make_fx(functionalize(graph, remove="mutations"), decomposition.select_decomp_table())(*tensors)
