@@ -384,7 +384,7 @@ class SquashedGaussian:
     """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
 
     def __init__(self, n_s: int, n_a: int, n_experts: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a, self.n_experts, self.balance_coef, self.loss_names = n_s, n_a, n_experts, 0.0, ()
+        self.n_s, self.n_a, self.n_experts = n_s, n_a, n_experts
         self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
         self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
         self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
@@ -405,21 +405,12 @@ class SquashedGaussian:
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.np_scale * np.tanh(x) + self.np_bias, expert
 
-    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
-        """Random actions in the states s, put into a, and their log-probabilities; in an update the router is noisy."""
+    def draw_noise(self, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """noise ~ N(0, 1) for the router, none outside of the actor's update, and for the actions."""
         (self.cpu_noise if update else self.cpu_noise[: self.n_a]).normal_()
         if self.all_noise is not self.cpu_noise:
             self.all_noise.copy_(self.cpu_noise)
-        self.s, self.drawn = s, (self.forward(s), self.router_noise if update else self.no_noise, self.noise)
-        (log_pi,) = self.draw(*self.drawn, a)
-        return log_pi
-
-    def draw(self, out, router_noise, noise, a) -> tuple[torch.Tensor]:
-        """Put the actions into a; returns (log pi(a),)."""
-        h, _ = self.gate(out, router_noise)
-        action, log_pi = self.squash(h, noise)
-        a.copy_(action)
-        return (log_pi,)
+        return self.router_noise if update else self.no_noise, self.noise
 
     def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
@@ -430,23 +421,9 @@ class SquashedGaussian:
         log_pi = log_density - (self.scale * (1 - y.square()) + 1e-6).log()
         return (self.scale * y + self.bias).T, log_pi.sum(0)
 
-    def loss_gradient(self, out, router_noise, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
-        """dL/dout for L = mean(alpha log pi - min_i Q_i) + the actor's own losses; then mean(log pi) and those losses.
-
-        min_i Q_i enters by its gradient in the action: around it, it is q_gradient . a and a constant.
-        """
-        out = out.detach().requires_grad_()
-        h, own_losses = self.gate(out, router_noise)
-        action, log_pi = self.squash(h, noise)
-        loss = (alpha * log_pi - (q_gradient * action).sum(1)).mean() + self.balance_coef * sum(own_losses)
-        (gradient,) = torch.autograd.grad(loss, out)
-        return gradient, *(value.detach() for value in (log_pi.mean(), *own_losses))
-
-    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
-        """The gradient in the weights; returns mean(log pi) and the actor's own losses."""
-        g_out, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
-        self.weight_gradients(g_out)
-        return values
+    def loss(self, action: torch.Tensor, log_pi: torch.Tensor, q_gradient: torch.Tensor, alpha: torch.Tensor):
+        """mean(alpha log pi - min_i Q_i) but for a constant, where min_i Q_i is known by its gradient in the action."""
+        return (alpha * log_pi - (q_gradient * action).sum(1)).mean()
 
 
 class Actor(SquashedGaussian):
@@ -467,6 +444,7 @@ class Actor(SquashedGaussian):
         self.np_weights = [weight.cpu().numpy() for weight in self.weights]
         self.h, self.g = ([torch.empty(args.batch_size, width, device=device) for width in widths] for _ in range(2))
         self.n_active = self.n_total = self.flat.numel()
+        self.loss_names = ()
         self.name, self.title = f"sac_{self.size.lower()}", f"SAC-{self.size}, {'-'.join(map(str, widths))} hidden"
         self.about = {"format": "sac-actor", "size": self.size, "hidden_sizes": json.dumps(widths)}
 
@@ -478,12 +456,29 @@ class Actor(SquashedGaussian):
             torch.addmm(b, self.h[i - 1], w, out=self.h[i]).relu_()
         return torch.addmm(b_heads, w_heads, self.h[-1].T)
 
-    def gate(self, out: torch.Tensor, router_noise: torch.Tensor) -> tuple[torch.Tensor, tuple[()]]:
-        """There are no experts to choose from, and no losses about them."""
-        return out, ()
+    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
+        """Random actions in the states s, put into a, and their log-probabilities."""
+        _, noise = self.draw_noise(update)
+        self.s, self.drawn = s, (self.forward(s), noise)
+        (log_pi,) = self.draw(*self.drawn, a)
+        return log_pi
 
-    def weight_gradients(self, g_out: torch.Tensor) -> None:
+    def draw(self, h, noise, a) -> tuple[torch.Tensor]:
+        """Put actions into a; returns (log pi(a),)."""
+        action, log_pi = self.squash(h, noise)
+        a.copy_(action)
+        return (log_pi,)
+
+    def loss_gradient(self, h, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
+        """dL/dh and mean(log pi)."""
+        h = h.detach().requires_grad_()
+        action, log_pi = self.squash(h, noise)
+        (g_h,) = torch.autograd.grad(self.loss(action, log_pi, q_gradient, alpha), h)
+        return g_h, log_pi.detach().mean()
+
+    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
         """g_i = g_{i+1} W' where h_i > 0;  dL/dW = h' g of each layer, and for its bias the sum of g."""
+        g_out, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
         (d_first, *d_others, db_heads, d_heads), w_next = self.grads, self.weights[-1]
         torch.mm(g_out, self.h[-1], out=d_heads)
         torch.sum(g_out, 1, True, out=db_heads)
@@ -496,6 +491,7 @@ class Actor(SquashedGaussian):
                 torch.sum(self.g[i], 0, True, out=d_others[2 * i - 2])
                 g_next, w_next = self.g[i], self.weights[2 * i].T
         torch.mm(self.s.T, self.g[0], out=d_first)
+        return values
 
     def decide(self, s: np.ndarray) -> tuple[np.ndarray, None]:
         """The same for one state in NumPy, which is quicker there; there are no experts to name."""

@@ -386,7 +386,7 @@ class SquashedGaussian:
     """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
 
     def __init__(self, n_s: int, n_a: int, n_experts: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a, self.n_experts, self.balance_coef, self.loss_names = n_s, n_a, n_experts, 0.0, ()
+        self.n_s, self.n_a, self.n_experts = n_s, n_a, n_experts
         self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
         self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
         self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
@@ -407,21 +407,12 @@ class SquashedGaussian:
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.np_scale * np.tanh(x) + self.np_bias, expert
 
-    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
-        """Random actions in the states s, put into a, and their log-probabilities; in an update the router is noisy."""
+    def draw_noise(self, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """noise ~ N(0, 1) for the router, none outside of the actor's update, and for the actions."""
         (self.cpu_noise if update else self.cpu_noise[: self.n_a]).normal_()
         if self.all_noise is not self.cpu_noise:
             self.all_noise.copy_(self.cpu_noise)
-        self.s, self.drawn = s, (self.forward(s), self.router_noise if update else self.no_noise, self.noise)
-        (log_pi,) = self.draw(*self.drawn, a)
-        return log_pi
-
-    def draw(self, out, router_noise, noise, a) -> tuple[torch.Tensor]:
-        """Put the actions into a; returns (log pi(a),)."""
-        h, _ = self.gate(out, router_noise)
-        action, log_pi = self.squash(h, noise)
-        a.copy_(action)
-        return (log_pi,)
+        return self.router_noise if update else self.no_noise, self.noise
 
     def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
@@ -432,23 +423,9 @@ class SquashedGaussian:
         log_pi = log_density - (self.scale * (1 - y.square()) + 1e-6).log()
         return (self.scale * y + self.bias).T, log_pi.sum(0)
 
-    def loss_gradient(self, out, router_noise, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
-        """dL/dout for L = mean(alpha log pi - min_i Q_i) + the actor's own losses; then mean(log pi) and those losses.
-
-        min_i Q_i enters by its gradient in the action: around it, it is q_gradient . a and a constant.
-        """
-        out = out.detach().requires_grad_()
-        h, own_losses = self.gate(out, router_noise)
-        action, log_pi = self.squash(h, noise)
-        loss = (alpha * log_pi - (q_gradient * action).sum(1)).mean() + self.balance_coef * sum(own_losses)
-        (gradient,) = torch.autograd.grad(loss, out)
-        return gradient, *(value.detach() for value in (log_pi.mean(), *own_losses))
-
-    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
-        """The gradient in the weights; returns mean(log pi) and the actor's own losses."""
-        g_out, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
-        self.weight_gradients(g_out)
-        return values
+    def loss(self, action: torch.Tensor, log_pi: torch.Tensor, q_gradient: torch.Tensor, alpha: torch.Tensor):
+        """mean(alpha log pi - min_i Q_i) but for a constant, where min_i Q_i is known by its gradient in the action."""
+        return (alpha * log_pi - (q_gradient * action).sum(1)).mean()
 
 
 class Actor(SquashedGaussian):
@@ -460,38 +437,68 @@ class Actor(SquashedGaussian):
             raise UserError(f"--top-k {args.top_k} is above --n-experts {args.n_experts}; lower it")
         self.top_k, self.one_hot = args.top_k, args.gate == "one-hot"
         self.balance_coef, self.loss_names = args.balance_coef, ("importance", "load")
-        rows = self.n_experts * (1 + 2 * n_a)  # the router's M rows, then 2 n_a rows per expert
-        self.flat, (self.weight,) = flat_weights([(n_s, (rows, 1 + n_s))], device)
-        self.flat.grad, (self.grad,) = flat_weights([(n_s, (rows, 1 + n_s))], device)
-        self.np_weight = self.weight.cpu().numpy()
+        parts = [(n_s, (self.n_experts, 1 + n_s)), (n_s, (self.n_experts, 2 * n_a, 1 + n_s))]  # biases in column 0
+        self.flat, (self.router, self.experts) = flat_weights(parts, device)
+        self.flat.grad, (self.g_router, g_experts) = flat_weights(parts, device)
+        self.g_experts, self.np_weight = g_experts.flatten(1), self.flat.view(-1, 1 + n_s).cpu().numpy()
         self.n_active, self.n_total = (self.n_experts + 2 * n_a) * (1 + n_s), self.flat.numel()
         self.name, self.title = "smose_sac", f"SMoSE, {self.n_experts} experts"
         self.about = {"format": "smose-actor", "n_experts": str(args.n_experts)}
         self.about |= {"top_k": str(args.top_k), "gate": args.gate}
 
-    def forward(self, s: torch.Tensor) -> torch.Tensor:
-        """The router's logits and all heads, one under the other: [M + 2 n_a M, batch]."""
-        return torch.mm(self.weight, s.T)
+    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
+        """Random actions in the states s, put into a, and their log-probabilities; in an update the router is noisy."""
+        noise, logits = self.draw_noise(update), torch.mm(self.router, s.T)
+        log_pi, heads = self.draw(logits, s, self.experts, *noise, a)
+        self.drawn = logits, heads, s, *noise
+        return log_pi
 
-    def gate(self, out: torch.Tensor, router_noise: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        """Mean and raw log-std [2 n_a, batch] of the gated experts (Eq. 1), and the load-balancing losses."""
-        logits, heads = out[: self.n_experts], out[self.n_experts :].view(self.n_experts, 2 * self.n_a, -1)
+    def gate(self, logits: torch.Tensor, router_noise: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """All probabilities [M, batch], the k-th largest noisy logit, and the chosen and their weights [k, batch]."""
         noisy = logits + router_noise / self.n_experts  # epsilon ~ N(0, 1/M^2)
         p = noisy.softmax(0)
         top, chosen = noisy.max(0, keepdim=True) if self.top_k == 1 else noisy.topk(self.top_k, 0)  # Eq. 2
         w = p.gather(0, chosen)
         if self.one_hot:  # the weights of the chosen sum to 1; straight through: their gradient is that of p
             w = w + (w / w.sum(0) - w).detach()
-        chosen_heads = heads.gather(0, chosen.unsqueeze(1).expand(-1, 2 * self.n_a, -1))
-        return (w.unsqueeze(1) * chosen_heads).sum(0), load_balance_losses(logits, p, top[-1])
+        return p, top[-1], chosen, w
 
-    def weight_gradients(self, g_out: torch.Tensor) -> None:
-        """dL/dW = dL/dout s"""
-        torch.mm(g_out, self.s, out=self.grad)
+    def mix(self, w: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        """Eq. 1: mean and raw log-std [2 n_a, batch] from those of the chosen experts."""
+        return (w.unsqueeze(2) * heads).sum(0).T
+
+    def draw(self, logits, s, experts, router_noise, noise, a) -> tuple[torch.Tensor, ...]:
+        """Put actions into a; returns log pi(a) and the heads [k, batch, 2 n_a] of the chosen, of no other expert."""
+        _, _, chosen, w = self.gate(logits, router_noise)
+        heads = (experts[chosen] * s.unsqueeze(1)).sum(3)
+        action, log_pi = self.squash(self.mix(w, heads), noise)
+        a.copy_(action)
+        return log_pi, heads
+
+    def loss_gradient(self, logits, heads, s, router_noise, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
+        """Of the loss and lambda (f_imp + f_load): dL/dlogits, and for every state the chosen and dL/dW of its weights;
+
+        then mean(log pi), f_imp and f_load.
+        """
+        logits, heads = logits.detach().requires_grad_(), heads.detach().requires_grad_()
+        p, tau, chosen, w = self.gate(logits, router_noise)
+        action, log_pi = self.squash(self.mix(w, heads), noise)
+        own_losses = load_balance_losses(logits, p, tau)
+        loss = self.loss(action, log_pi, q_gradient, alpha) + self.balance_coef * sum(own_losses)
+        g_logits, g_heads = torch.autograd.grad(loss, (logits, heads))
+        g_experts = (g_heads.unsqueeze(3) * s.unsqueeze(1)).reshape(chosen.numel(), -1).contiguous()
+        return g_logits, chosen.flatten(), g_experts, *(value.detach() for value in (log_pi.mean(), *own_losses))
+
+    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
+        """The gradient in the weights; returns mean(log pi) and the actor's own losses."""
+        g_logits, chosen, g_experts, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
+        torch.mm(g_logits, self.drawn[2], out=self.g_router)
+        self.g_experts.zero_().index_add_(0, chosen, g_experts)
+        return values
 
     def decide(self, s: np.ndarray) -> tuple[np.ndarray, int]:
         """The same for one state in NumPy, which is quicker there, and the expert with the highest score."""
-        out = (self.weight.cpu().numpy() if self.weight.is_cuda else self.np_weight) @ s
+        out = (self.flat.cpu().numpy().reshape(-1, len(s)) if self.flat.is_cuda else self.np_weight) @ s
         logits, heads = out[: self.n_experts], out[self.n_experts :].reshape(self.n_experts, -1)
         if self.top_k == 1 and self.one_hot:
             return heads[logits.argmax()], int(logits.argmax())
@@ -502,8 +509,8 @@ class Actor(SquashedGaussian):
 
     def layers(self) -> dict[str, torch.Tensor]:
         """The weights [bias | weight] under the names that actor.safetensors gives them."""
-        heads = self.weight[self.n_experts :].view(self.n_experts, 2, self.n_a, 1 + self.n_s)
-        return {"router": self.weight[: self.n_experts], "experts.mean": heads[:, 0], "experts.log_std": heads[:, 1]}
+        mean, log_std = self.experts.split(self.n_a, 1)
+        return {"router": self.router, "experts.mean": mean, "experts.log_std": log_std}
 
 
 def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, ...]:
