@@ -244,8 +244,9 @@ def fuse(*methods: Callable) -> None:
         chosen, start = method, time.time()
         try:
             if not failures:
-                chosen = compiled(method, tensors)
-                chosen(*tensors)
+                copies = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors]
+                chosen = compiled(method, copies)  # which calls it, and it may write into what it is given
+                chosen(*copies)
                 if time.time() - start > 5:
                     print(f"compiled for {time.time() - start:.0f} s, for later runs too", flush=True)
         except Exception as error:  # above all: no C++ compiler
@@ -259,7 +260,7 @@ def fuse(*methods: Callable) -> None:
         setattr(method.__self__, method.__name__, functools.partial(call_first, method))
 
 
-def compiled(function: Callable, tensors: tuple[torch.Tensor, ...]) -> Callable:
+def compiled(function: Callable, tensors: list[torch.Tensor]) -> Callable:
     """The function for tensors of these shapes; torch.compile's wrappers would take longer than the loops inside."""
     from torch._guards import TracingContext, tracing  # what only this needs takes a second to import
     from torch._inductor import compile_fx, config, decomposition
@@ -310,10 +311,9 @@ class TwinCritic:
         self.flat.grad, self.grads = flat_weights(parts, device)
         self.target_flat, self.target_weights = flat_weights(parts, device)
         self.target_flat.copy_(self.flat)
-        self.h1, self.z2, self.next_z2, self.g1 = (
-            torch.empty(2, args.batch_size, hidden, device=device) for _ in range(4)
-        )
-        self.g_min = torch.empty(args.batch_size, hidden, device=device)
+        self.h1, self.z2, self.next_z2 = (torch.empty(2, args.batch_size, hidden, device=device) for _ in range(3))
+        # gradients take the place of what is needed no more: the less memory, the more of it stays in the cache
+        self.g2, self.g1, (self.own_active, self.own_g2), self.own_g1 = self.z2, self.next_z2, self.next_z2, self.z2[0]
         self.g_action, self.by_critic = (torch.empty(args.batch_size, n_a, device=device) for _ in range(2))
         self.gamma, self.w1_t, self.w2_t = args.gamma, [*self.weights[0][:, -n_a:].mT], [*self.weights[2].mT]
 
@@ -328,7 +328,7 @@ class TwinCritic:
         return (z2.relu() * w3).sum(2) + b3[:, 0]
 
     def td_gradient(self, z2, b3, w3, next_z2, next_b3, next_w3, log_pi, reward, terminated, alpha, db2, db3, d3):
-        """q, L_i = mean((Q_i - y)^2) and g2 = dL/dz2 = dL/dq W3' where z2 > 0; dL/db2, dL/db3 and dL/dW3 by the way.
+        """q and L_i = mean((Q_i - y)^2); in z2's place g2 = dL/dz2 = dL/dq W3' where z2 > 0; dL/db2, dL/db3, dL/dW3.
 
         y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps.
         """
@@ -339,7 +339,8 @@ class TwinCritic:
         g2 = torch.ops.aten.threshold_backward(g_q * w3, z2, 0)
         for gradient, terms in ((d3, g_q * z2.relu()), (db3, g_q), (db2, g2)):
             torch.sum(terms, 1, True, out=gradient)
-        return q, error.square().mean(1), g2
+        z2.copy_(g2)
+        return q, error.square().mean(1)
 
     def backward(self, replay: Replay, next_log_pi: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, dL/dW2 = h1' g2 and dL/dW1 = x' g1; returns q and L."""
@@ -347,38 +348,40 @@ class TwinCritic:
         next_q = self.forward(replay.next_x, self.target_weights, self.next_z2), next_b3, next_w3
         q = self.forward(replay.x, self.weights, self.z2), b3, w3
         batch = next_log_pi, replay.reward, replay.terminated
-        q, losses, g2 = self.td_gradient(*q, *next_q, *batch, alpha, db2, db3, d3)
-        torch.bmm(g2, self.weights[2].mT, out=self.g1)
+        q, losses = self.td_gradient(*q, *next_q, *batch, alpha, db2, db3, d3)
+        torch.bmm(self.h1.mT, self.g2, out=d2)
+        torch.bmm(self.g2, self.weights[2].mT, out=self.g1)
         torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1, 0, grad_input=self.g1)
-        torch.bmm(self.h1.mT, g2, out=d2)
         torch.bmm(replay.x.T.expand(2, -1, -1), self.g1, out=d1)
         return q, losses
 
-    def smaller_critic(self, z2, b3, w3, h1):
-        """q, the states with those first where Q_1 is smaller, their number, and of each state's smaller critic:
+    def smaller_critic(self, z2, b3, w3, h1, active, g2) -> tuple[torch.Tensor, ...]:
+        """q, the states with those first where Q_1 is smaller, and their number; of each state's smaller critic:
 
-        whether h1 > 0, as 0 or 1, and g2 = dq/dz2 = W3' where z2 > 0.
+        active, whether h1 > 0, as 0 or 1, and g2 = dq/dz2 = W3' where z2 > 0.
         """
         q = self.head(z2, b3, w3)
         second = (q[0] >= q[1]).long()
         states = second.argsort(stable=True)
         critic = second[states]
         rows = states + len(states) * critic
-        active1, active2 = (h.flatten(0, 1).index_select(0, rows).relu().sign() for h in (h1, z2))
-        return q, states, len(states) - second.sum(), active1, active2 * w3[:, 0].index_select(0, critic)
+        own_h1, own_z2 = (h.flatten(0, 1).index_select(0, rows) for h in (h1, z2))
+        active.copy_(own_h1.sign())
+        g2.copy_(own_z2.relu().sign() * w3[:, 0].index_select(0, critic))
+        return q, states, len(states) - second.sum()
 
     def action_gradient(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """q and d min_i Q_i / da [batch, n_a]: each state goes back through its smaller critic only."""
         z2 = self.forward(x, self.weights, self.z2)
-        q, states, n_first, active, g2 = self.smaller_critic(z2, *self.weights[3:], self.h1)
-        n_first = n_first.item()
-        sizes = n_first, len(states) - n_first
-        g1 = self.g_min.split(sizes)
-        for own_g2, w2, own_g1 in zip(g2.split(sizes), self.w2_t, g1, strict=True):
-            torch.mm(own_g2, w2, out=own_g1)
-        self.g_min.mul_(active)
-        for own_g1, w1, gradient in zip(g1, self.w1_t, self.by_critic.split(sizes), strict=True):
-            torch.mm(own_g1, w1, out=gradient)
+        q, states, n_first = self.smaller_critic(z2, *self.weights[3:], self.h1, self.own_active, self.own_g2)
+        sizes = [n_first.item()]
+        sizes.append(len(states) - sizes[0])
+        own_g1 = self.own_g1.split(sizes)
+        for g2, w2, g1 in zip(self.own_g2.split(sizes), self.w2_t, own_g1, strict=True):
+            torch.mm(g2, w2, out=g1)
+        self.own_g1.mul_(self.own_active)
+        for g1, w1, gradient in zip(own_g1, self.w1_t, self.by_critic.split(sizes), strict=True):
+            torch.mm(g1, w1, out=gradient)
         return q, self.g_action.index_copy_(0, states, self.by_critic)
 
 
