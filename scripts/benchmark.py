@@ -4,6 +4,7 @@
     python scripts/benchmark.py --env-id Ant-v4 --json benchmark.json
     python scripts/benchmark.py --peers sb3 sbx                      # SBX too (pip install sbx-rl)
     python scripts/benchmark.py --only smose sb3 --no-sweep          # a quick look
+    python scripts/benchmark.py --no-sweep --no-compile              # as on a machine without a C++ compiler
     python scripts/benchmark.py --memory-env Ant-v4                  # also: peak memory once the replay buffer is full
 
 Every competitor trains in a process of its own, as its users start it, on one thread and all on the same core, with the
@@ -85,6 +86,8 @@ class Args:
     """also measure the trainers' peak memory on this environment with a full replay buffer (minutes per trainer)"""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where to train; auto: on the CPU, and then on the GPU as well if there is one"""
+    compile: bool = True
+    """--no-compile: the trainers as on a machine without a C++ compiler"""
     buffer_size: int = 1_000_000
     """size of everybody's replay buffer"""
     learning_starts: int = 5_000
@@ -337,8 +340,8 @@ def trainer_command(name: str, schedule: Schedule, args: Args, device: str, **fl
     settings |= {"eval_every": schedule.end, "eval_episodes": 10_000, "total_timesteps": schedule.end + 1} | flags
     words = [word for flag, value in settings.items() for word in ("--" + flag.replace("_", "-"), str(value))]
     script, *own = TRAINERS[name]
-    cuda = "--cuda" if device == "cuda" else "--no-cuda"
-    return (sys.executable, str(ROOT / script), *own, "--env-id", CLOCKED, "--num-threads", "1", cuda, *words)
+    words += ["--cuda" if device == "cuda" else "--no-cuda", "--compile" if args.compile else "--no-compile"]
+    return (sys.executable, str(ROOT / script), *own, "--env-id", CLOCKED, "--num-threads", "1", *words)
 
 
 def in_process(function: Callable, *arguments) -> tuple[str, ...]:

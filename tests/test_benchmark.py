@@ -239,3 +239,10 @@ def test_a_peer_that_is_not_installed_is_named():
 def test_a_core_that_is_not_there_is_refused():
     with pytest.raises(benchmark.UserError, match="--core 99999"):
         benchmark.choose_core(99999)
+
+
+@pytest.mark.parametrize("compiled, flag", [(True, "--compile"), (False, "--no-compile")])
+def test_trainers_are_measured_with_and_without_a_compiler(compiled, flag):
+    schedule = benchmark.Schedule("HalfCheetah-v4", 100, 10, 2)
+    for name in benchmark.TRAINERS:
+        assert flag in benchmark.trainer_command(name, schedule, benchmark.Args(compile=compiled), "cpu")
