@@ -108,7 +108,7 @@ class Args:
     num_threads: Count = 1
     """threads of PyTorch; 1 is best for sweeps"""
     compile: bool = True
-    """let PyTorch's compiler join small operations, if there is a C++ compiler (CPU only)"""
+    """let PyTorch's compiler join small operations, which needs g++ and python3-dev (CPU only)"""
 
     # Algorithm specific arguments
     size: Literal["S", "M", "L"] = "L"
@@ -250,7 +250,9 @@ def fuse(*methods: Callable) -> None:
         except Exception as error:  # above all: no C++ compiler
             failures.append(error)
             reason, chosen = next(iter(str(error).splitlines()), type(error).__name__), method
-            print(f"PyTorch can't compile here, so training is slower; install g++ ({reason})", flush=True)
+            print(
+                f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})", flush=True
+            )
         setattr(method.__self__, method.__name__, chosen)
         return chosen(*tensors)
 
