@@ -714,7 +714,8 @@ def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Repla
         torch.set_rng_state(tensors["rng"])
         return {name: values[name] for name in ("global_step", "best")}
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        raise UserError(f"{run}/checkpoint.safetensors is damaged ({error}); start a new run") from error
+        what = f"{run}/checkpoint.safetensors is damaged or of another version"
+        raise UserError(f"{what} ({error}); start a new run") from error
 
 
 def open_run(args: Args, actor: Actor, device: torch.device):
