@@ -4,8 +4,10 @@ A test that writes into a run folder copies it first (`shutil.copytree(smose_run
 """
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +21,11 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before anything imports torch or NumPy
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "scripts"))
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None or not Path(sysconfig.get_path("include"), "Python.h").exists(),
+    reason="g++ and Python's headers are not installed",
+)
 
 TINY_RUN = (
     "--env-id Reacher-v4 --total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 "

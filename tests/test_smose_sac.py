@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import reference
 import torch
+from conftest import needs_compiler
 
 import smose_sac
 from smose_sac import Actor, Adam, Args, Learner, Replay, TwinCritic, fuse, load_balance_losses
@@ -118,6 +119,7 @@ def check_critic(critic):
         torch.testing.assert_close(grad, layer.grad, rtol=1e-10, atol=1e-14)
 
 
+@needs_compiler
 @pytest.mark.parametrize("gates", [(8, 1, "one-hot"), (5, 2, "softmax")])
 def test_compiled_functions_equal_autograd_too(double, gates, capsys):
     """Two actors of one shape: what the compiler keeps for the first must not serve the second its constants."""

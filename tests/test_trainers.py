@@ -31,6 +31,7 @@ import gymnasium as gym
 import imageio.v3 as imageio
 import numpy as np
 import pytest
+from conftest import needs_compiler
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -596,6 +597,7 @@ def kill_and_resume(trainer: str, uninterrupted: Path, folder: Path, flags: list
     assert_same_run(run, uninterrupted)
 
 
+@needs_compiler
 def test_compiled_run_resumes_bit_for_bit(trainer, tmp_path):
     for name in ("whole", "killed"):
         (tmp_path / name).mkdir()
