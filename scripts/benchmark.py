@@ -41,7 +41,7 @@ from typing import Literal, Optional
 
 import gymnasium as gym
 import numpy as np
-from command_line import parse_args
+from command_line import UserError, end_on_mistakes, parse_args
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -58,10 +58,6 @@ ONE_THREAD |= {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_paralle
 CLOCKED = "benchmark:Clocked-v0"
 
 Product = tuple  # (left, right, out) tensors of shape [networks, rows, columns]
-
-
-class UserError(Exception):
-    """A mistake that the user can put right: one line, exit code 2."""
 
 
 @dataclass
@@ -649,19 +645,13 @@ def benchmark(args: Args) -> dict:
 
 def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the clean-up
-    try:
-        args = parse_args(Args, __doc__)
-        numbers = benchmark(args)
-        if args.json:
-            part = Path(args.json + ".part")
-            part.write_text(json.dumps(numbers, indent=2) + "\n")
-            os.replace(part, args.json)
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    args = parse_args(Args, __doc__)
+    numbers = benchmark(args)
+    if args.json:
+        part = Path(args.json + ".part")
+        part.write_text(json.dumps(numbers, indent=2) + "\n")
+        os.replace(part, args.json)
 
 
 if __name__ == "__main__":
-    main()
+    end_on_mistakes(main)

@@ -1,9 +1,11 @@
-"""The command line of the scripts in this folder: tyro reads it, and a mistake in it is told in one line."""
+"""The command line of every script but the trainers: tyro reads it, and a mistake ends in one line and exit code 2."""
 
 import contextlib
 import io
+import os
 import re
 import sys
+from collections.abc import Callable
 from typing import Optional, TypeVar
 
 import tyro
@@ -11,16 +13,20 @@ import tyro
 Args = TypeVar("Args")
 
 
+class UserError(Exception):
+    """Something the user can put right: shown as one line, exit code 2."""
+
+
 def parse_args(kind: type[Args], description: Optional[str], words: Optional[list[str]] = None) -> Args:
-    """The flags; tyro's framed message about a mistake becomes one line, and the exit code is 2."""
+    """The flags; tyro's framed message about a mistake becomes one line."""
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
             return tyro.cli(kind, args=words, description=description)
     except SystemExit as leaving:
-        if leaving.code:
-            print(f"error: {one_line(said.getvalue())}; see --help", file=sys.stderr)
-        raise
+        if not leaving.code:
+            raise
+        raise UserError(f"{one_line(said.getvalue())}; see --help") from None
 
 
 def one_line(message: str) -> str:
@@ -29,3 +35,28 @@ def one_line(message: str) -> str:
     text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
     parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
     return "; ".join(part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part))
+
+
+def printable(text: str) -> str:
+    """Text from a file for a terminal: no control characters, so no escape sequences, and no second line."""
+    return "".join(c if c.isprintable() else " " for c in text)
+
+
+def end_on_mistakes(main: Callable[[], None]) -> None:
+    """Run a script's main; what the user can put right is told in one line, without a traceback."""
+    try:
+        main()
+        sys.stdout.flush()
+    except UserError as error:
+        sys.exit(told(str(error)))
+    except BrokenPipeError:  # `| head -1`: the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing left to fail when Python flushes
+    except OSError as error:
+        sys.exit(told(f"cannot read or write {error.filename or 'the output'} ({error.strerror or error})"))
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def told(mistake: str) -> int:
+    print(f"error: {printable(mistake)}", file=sys.stderr)
+    return 2

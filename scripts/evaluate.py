@@ -19,7 +19,6 @@ The robustness card repeats the episodes under one change at a time, and gives t
 """
 
 import json
-import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,7 +28,7 @@ from typing import Annotated, Literal, Optional
 import gymnasium as gym
 import numpy as np
 import tyro
-from command_line import parse_args
+from command_line import UserError, end_on_mistakes, parse_args
 from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
@@ -57,10 +56,6 @@ class Args:
     """factors on all contact friction coefficients (MuJoCo)"""
     json: Optional[str] = None
     """write all rows, with every episode's return and length, to this file"""
-
-
-class UserError(Exception):
-    """A mistake the user can mend: printed as one line."""
 
 
 @dataclass
@@ -374,28 +369,22 @@ def format_rows(rows: list[dict]) -> str:
 
 
 def main(args: Args) -> None:
-    try:
-        if not args.paths:
-            raise UserError("no actor given; give run folders or *.safetensors files")
-        if args.episodes < 1:
-            raise UserError(f"--episodes {args.episodes} is too few; give 1 or more")
-        if args.json and not Path(args.json).parent.is_dir():
-            raise UserError(f"--json {args.json}: its folder does not exist; make it first")
-        for path in args.paths:
-            load_actor(path)  # a mistyped path shows before hours of episodes
-        rows = [row for path in args.paths for row in evaluate(path, args)]
-        if args.json:
-            Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
-        print(format_rows(rows))
-        last_seed = FIRST_EVAL_SEED + args.episodes - 1
-        print(f"{args.episodes} episodes per row, seeds {FIRST_EVAL_SEED} to {last_seed}; std over episodes", end="")
-        print("; difference paired by episode ± its standard error" if "difference" in rows[-1] else "")
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    if not args.paths:
+        raise UserError("no actor given; give run folders or *.safetensors files")
+    if args.episodes < 1:
+        raise UserError(f"--episodes {args.episodes} is too few; give 1 or more")
+    if args.json and not Path(args.json).parent.is_dir():
+        raise UserError(f"--json {args.json}: its folder does not exist; make it first")
+    for path in args.paths:
+        load_actor(path)  # a mistyped path shows before hours of episodes
+    rows = [row for path in args.paths for row in evaluate(path, args)]
+    if args.json:
+        Path(args.json).write_text(json.dumps(rows, indent=1) + "\n")
+    print(format_rows(rows))
+    last_seed = FIRST_EVAL_SEED + args.episodes - 1
+    print(f"{args.episodes} episodes per row, seeds {FIRST_EVAL_SEED} to {last_seed}; std over episodes", end="")
+    print("; difference paired by episode ± its standard error" if "difference" in rows[-1] else "")
 
 
 if __name__ == "__main__":
-    main(parse_args(Args, __doc__))
+    end_on_mistakes(lambda: main(parse_args(Args, __doc__)))

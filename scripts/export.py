@@ -23,7 +23,6 @@ import os
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -35,8 +34,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from command_line import parse_args
-from evaluate import Actor, UserError, load_actor
+from command_line import UserError, end_on_mistakes, parse_args
+from evaluate import Actor, load_actor
 
 N_STATES = 10_000
 SUFFIX = {"c": ".c", "python": ".py", "onnx": ".onnx", "json": ".json"}
@@ -55,7 +54,7 @@ class Args:
     """a JSON file with your own names: {"obs": [...], "action": [...]}"""
 
 
-class VerificationError(Exception):
+class VerificationError(UserError):
     """The export does not do what the actor does."""
 
 
@@ -657,21 +656,12 @@ def export(actor: Actor, format: str, output: Path, names: dict) -> str:
 
 def main(args: Args) -> None:
     torch.set_num_threads(1)  # one decision is too small to share
-    try:
-        actor = load_actor(args.path)
-        output = Path(args.output) if args.output else actor.path.with_name(f"policy{SUFFIX[args.format]}")
-        if not output.parent.is_dir():
-            raise UserError(f"--output {output}: its folder does not exist; make it first")
-        print(export(actor, args.format, output, load_names(actor, args.names)))
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except VerificationError as error:
-        print(f"error: the export does not agree with {actor.path}: {error}; nothing is written", file=sys.stderr)
-        sys.exit(1)
+    actor = load_actor(args.path)
+    output = Path(args.output) if args.output else actor.path.with_name(f"policy{SUFFIX[args.format]}")
+    if not output.parent.is_dir():
+        raise UserError(f"--output {output}: its folder does not exist; make it first")
+    print(export(actor, args.format, output, load_names(actor, args.names)))
 
 
 if __name__ == "__main__":
-    main(parse_args(Args, __doc__))
+    end_on_mistakes(lambda: main(parse_args(Args, __doc__)))

@@ -23,8 +23,8 @@ from typing import Annotated, Literal, Optional
 import matplotlib
 import numpy as np
 import tyro
-from command_line import parse_args
-from table import ENVIRONMENTS, PAPER_STEPS, ROOT, UserError, algorithm_of, differences, json_format
+from command_line import UserError, end_on_mistakes, parse_args
+from table import ENVIRONMENTS, PAPER_STEPS, ROOT, algorithm_of, differences, json_format
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
@@ -260,46 +260,40 @@ def caption(source: str, window: int, n_seeds: int) -> str:
 
 
 def main(args: Args) -> None:
-    try:
-        output = Path(args.output)
-        if output.suffix not in (".png", ".svg", ".pdf"):
-            raise UserError(f"--output {output} has no known ending; use .png, .svg or .pdf")
-        if not output.parent.is_dir():
-            raise UserError(f"--output {output}: its folder does not exist; make it first")
-        if args.window is not None and args.window < 1:
-            raise UserError(f"--window {args.window} is too small; give 1 step or more")
-        folders = [Path(folder) for folder in args.runs] or [Path("runs"), ROOT / "results" / "policies"]
-        for folder in folders if args.runs else []:
-            if not folder.is_dir():
-                raise UserError(f"{folder} is not a folder; give folders that have runs in them")
-        runs = find_folders(folders)
-        wanted = [
-            run
-            for run in runs
-            if (not args.env_ids or run.env_id in args.env_ids)
-            and (not args.algorithms or run.label.partition(" (")[0] in args.algorithms)
-            and not (args.paper_settings_only and ("(" in run.label or run.total_timesteps != PAPER_STEPS))
-        ]
-        if not wanted:
-            what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
-            raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
-        curves, notes = load_curves(name_steps(wanted), args.source)
-        if not curves:
-            raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
-        longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
-        window = args.window or max(int(float(f"{longest / 50:.1g}")), 1)  # a round number, for the caption
-        figure = draw(curves, args, window)
-        figure.savefig(output, dpi=160)
-        plt.close(figure)
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
-        print(f"{output}: {len(curves)} panel(s)")
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    output = Path(args.output)
+    if output.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"--output {output} has no known ending; use .png, .svg or .pdf")
+    if not output.parent.is_dir():
+        raise UserError(f"--output {output}: its folder does not exist; make it first")
+    if args.window is not None and args.window < 1:
+        raise UserError(f"--window {args.window} is too small; give 1 step or more")
+    folders = [Path(folder) for folder in args.runs] or [Path("runs"), ROOT / "results" / "policies"]
+    for folder in folders if args.runs else []:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; give folders that have runs in them")
+    runs = find_folders(folders)
+    wanted = [
+        run
+        for run in runs
+        if (not args.env_ids or run.env_id in args.env_ids)
+        and (not args.algorithms or run.label.partition(" (")[0] in args.algorithms)
+        and not (args.paper_settings_only and ("(" in run.label or run.total_timesteps != PAPER_STEPS))
+    ]
+    if not wanted:
+        what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
+        raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
+    curves, notes = load_curves(name_steps(wanted), args.source)
+    if not curves:
+        raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
+    longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
+    window = args.window or max(int(float(f"{longest / 50:.1g}")), 1)  # a round number, for the caption
+    figure = draw(curves, args, window)
+    figure.savefig(output, dpi=160)
+    plt.close(figure)
+    for note in notes:
+        print(f"note: {note}", file=sys.stderr)
+    print(f"{output}: {len(curves)} panel(s)")
 
 
 if __name__ == "__main__":
-    main(parse_args(Args, __doc__))
+    end_on_mistakes(lambda: main(parse_args(Args, __doc__)))

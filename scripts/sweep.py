@@ -32,7 +32,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Optional, TextIO
 
-from command_line import parse_args
+from command_line import UserError, end_on_mistakes, parse_args
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVS = ("Walker2d-v4", "Hopper-v4", "Ant-v4", "HalfCheetah-v4", "Reacher-v4", "Swimmer-v4")
@@ -59,10 +59,6 @@ HARMLESS |= {"track", "wandb_project_name", "wandb_entity", "capture_video"}
 PROGRESS = re.compile(r"step ([\d,]+)/([\d,]+) +([\d.,]+) steps/s +(\S.*?) left +return (\S+)")
 LOCK_PATIENCE = 120  # seconds a retried run waits for what is left of its last attempt to let go of the folder
 STOP_PATIENCE = 60  # seconds a trainer gets to write its last checkpoint
-
-
-class UserError(Exception):
-    """A mistake that the user can put right: one line, exit code 2."""
 
 
 @dataclass
@@ -545,28 +541,22 @@ def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
 
 
 def main() -> None:
-    try:
-        given = sys.argv[1:]
-        cut = given.index("--") if "--" in given else len(given)  # the trainers' flags follow it
-        args, extra = parse_args(Args, __doc__, given[:cut]), given[cut + 1 :]
-        runs_dir = Path(args.runs_dir).absolute()
-        if runs_dir.name != "runs":
-            raise UserError(f"--runs-dir {args.runs_dir} is not named `runs`, as the trainers' folder always is")
-        if args.cpus_per_run < 1 or args.retries < 0 or args.jobs is not None and args.jobs < 1:
-            raise UserError("--jobs and --cpus-per-run start at 1, --retries at 0")
-        if shutil.which(args.python) is None:
-            raise UserError(f"--python {args.python} is not a program; give the path of a Python with PyTorch")
-        runs = list_runs(args, extra)
-        if args.dry_run:
-            print_commands(runs, runs_dir, args.python)
-            return
-        sys.exit(sweep(args, runs, runs_dir))
-    except (UserError, OSError) as problem:
-        print(f"error: {problem}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:  # before the first run began, or a second Ctrl-C
-        sys.exit(130)
+    given = sys.argv[1:]
+    cut = given.index("--") if "--" in given else len(given)  # the trainers' flags follow it
+    args, extra = parse_args(Args, __doc__, given[:cut]), given[cut + 1 :]
+    runs_dir = Path(args.runs_dir).absolute()
+    if runs_dir.name != "runs":
+        raise UserError(f"--runs-dir {args.runs_dir} is not named `runs`, as the trainers' folder always is")
+    if args.cpus_per_run < 1 or args.retries < 0 or args.jobs is not None and args.jobs < 1:
+        raise UserError("--jobs and --cpus-per-run start at 1, --retries at 0")
+    if shutil.which(args.python) is None:
+        raise UserError(f"--python {args.python} is not a program; give the path of a Python with PyTorch")
+    runs = list_runs(args, extra)
+    if args.dry_run:
+        print_commands(runs, runs_dir, args.python)
+        return
+    sys.exit(sweep(args, runs, runs_dir))
 
 
 if __name__ == "__main__":
-    main()
+    end_on_mistakes(main)

@@ -22,7 +22,6 @@ Over all six environments the IQM is of normalised means: 0 is a uniformly rando
 import csv
 import io
 import json
-import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +29,7 @@ from typing import Annotated, Literal, Optional
 
 import numpy as np
 import tyro
-from command_line import parse_args
+from command_line import UserError, end_on_mistakes, parse_args
 from scipy import stats
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,10 +87,6 @@ class Args:
     """write to this file instead of the terminal"""
     resamples: int = 10_000
     """bootstrap resamples of an interval"""
-
-
-class UserError(Exception):
-    """A mistake the user can mend: printed as one line."""
 
 
 @dataclass(frozen=True)
@@ -430,28 +425,22 @@ def build(folders: list[Path], resamples: int) -> tuple[dict[str, list[dict]], l
 
 
 def main(args: Args) -> None:
-    try:
-        folders = [Path(folder) for folder in args.runs]
-        for folder in folders:
-            if not folder.is_dir():
-                raise UserError(f"{folder} is not a folder; give folders that have runs in them")
-        if args.output and not Path(args.output).parent.is_dir():
-            raise UserError(f"--output {args.output}: its folder does not exist; make it first")
-        if args.resamples < 100:
-            raise UserError(f"--resamples {args.resamples} is too few for an interval; give 100 or more")
-        tables, notes = build(folders or [Path("runs"), ROOT / "results" / "policies"], args.resamples)
-        written = {"csv": lambda t, n: format_csv(t), "markdown": format_markdown, "latex": format_latex}
-        text = written[args.format](tables, notes)
-        if args.output:
-            Path(args.output).write_text(text)
-        else:
-            print(text, end="")
-    except (UserError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    folders = [Path(folder) for folder in args.runs]
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; give folders that have runs in them")
+    if args.output and not Path(args.output).parent.is_dir():
+        raise UserError(f"--output {args.output}: its folder does not exist; make it first")
+    if args.resamples < 100:
+        raise UserError(f"--resamples {args.resamples} is too few for an interval; give 100 or more")
+    tables, notes = build(folders or [Path("runs"), ROOT / "results" / "policies"], args.resamples)
+    written = {"csv": lambda t, n: format_csv(t), "markdown": format_markdown, "latex": format_latex}
+    text = written[args.format](tables, notes)
+    if args.output:
+        Path(args.output).write_text(text)
+    else:
+        print(text, end="")
 
 
 if __name__ == "__main__":
-    main(parse_args(Args, __doc__))
+    end_on_mistakes(lambda: main(parse_args(Args, __doc__)))

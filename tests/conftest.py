@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 sys.path.append(str(ROOT / "scripts"))
 
+from command_line import end_on_mistakes  # noqa: E402
+
 needs_compiler = pytest.mark.skipif(
     shutil.which("g++") is None or not Path(sysconfig.get_path("include"), "Python.h").exists(),
     reason="g++ and Python's headers are not installed",
@@ -74,7 +76,8 @@ def run_main(capsys, monkeypatch):
                 patch.chdir(cwd)
             code = 0
             try:
-                script.main(tyro.cli(script.Args, args=[str(argument) for argument in arguments]))
+                args = tyro.cli(script.Args, args=[str(argument) for argument in arguments])
+                end_on_mistakes(lambda: script.main(args))
             except SystemExit as exit:
                 code = exit.code
         return Done(code, *capsys.readouterr())
