@@ -62,7 +62,7 @@ def test_a_wrong_flag_or_value_is_named_in_one_line(run_script, script, needed, 
     ("script", "arguments", "missing"),
     [
         ("distill_trees.py", [], "PATH"),
-        ("interpret.py", [], "ACTOR"),
+        ("interpret.py", [], "PATH"),
         ("scripts/evaluate.py", [], "no actor given"),
         ("scripts/export.py", [], "PATH"),
         ("scripts/export.py", ["run"], "--format {c,python,onnx,json}"),
@@ -121,10 +121,12 @@ class Interrupted(gym.Env):
 @pytest.mark.parametrize("script", ["distill_trees.py", "interpret.py"])
 def test_ctrl_c_ends_without_a_traceback_and_leaves_nothing(run_script, script, tmp_path: Path):
     gym.register("Interrupted-v0", Interrupted)
-    shapes = {"router.weight": (2, 3), "router.bias": (2,), "experts.mean.weight": (2, 1, 3)}
-    shapes |= {"experts.mean.bias": (2, 1), "action_scale": (1,), "action_bias": (1,)}
+    shapes = {"router.weight": (2, 3), "router.bias": (2,), "action_scale": (1,), "action_bias": (1,)}
+    for head in ("experts.mean", "experts.log_std"):
+        shapes |= {f"{head}.weight": (2, 1, 3), f"{head}.bias": (2, 1)}
     tensors = {name: np.ones(shape, dtype=np.float32) for name, shape in shapes.items()}
-    metadata = {"format": "smose-actor", "env_id": "Interrupted-v0", "steps": "1", "top_k": "1", "gate": "one-hot"}
+    metadata = {"format": "smose-actor", "env_id": "Interrupted-v0", "seed": "0", "steps": "1"}
+    metadata |= {"top_k": "1", "gate": "one-hot"}
     save_file(tensors, tmp_path / "actor.safetensors", metadata)
     done = run_script(script, tmp_path)
     gym.registry.pop("Interrupted-v0")

@@ -7,33 +7,39 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equations
 import gymnasium as gym
 import numpy as np
 import pytest
+from command_line import UserError
+from names import read_names
 from safetensors.numpy import load_file, save_file
+from saved_actor import Actor
 
 import interpret
-from interpret import Episode, Policy
+from interpret import Episode
 
 ROOT = Path(interpret.__file__).parent
 NAMES = json.loads((ROOT / "scripts" / "names.json").read_text(encoding="utf-8"))
 
 
-def random_policy(m: int, n_a: int, n_s: int, seed: int = 0, **kwargs) -> Policy:
+def random_actor(m: int, n_a: int, n_s: int, seed: int = 0, **metadata: str) -> Actor:
     rng = np.random.default_rng(seed)
-    shapes = [(m, n_s), (m,), (m, n_a, n_s), (m, n_a)]
-    weights = [rng.normal(size=shape).astype(np.float32).astype(np.float64) for shape in shapes]
-    return Policy(*weights, np.ones(n_a), np.zeros(n_a), **kwargs)
+    shapes = {"router.weight": (m, n_s), "router.bias": (m,)}
+    shapes |= {
+        f"experts.{head}.{kind}": (m, n_a, n_s)[: 3 if kind == "weight" else 2]
+        for head in ("mean", "log_std")
+        for kind in ("weight", "bias")
+    }
+    weights = {key: rng.normal(size=shape).astype(np.float32) for key, shape in shapes.items()}
+    weights |= {"action_scale": np.ones(n_a, np.float32), "action_bias": np.zeros(n_a, np.float32)}
+    described = {"format": "smose-actor", "env_id": "Reacher-v4", "seed": "0", "steps": "10", "args": "{}"}
+    return Actor(Path("actor.safetensors"), described | metadata, weights)
 
 
-def save_actor(path: Path, policy: Policy, env_id: str, **metadata: str) -> Path:
-    values = vars(policy)
-    keys = ["router_weight", "router_bias", "mean_weight", "mean_bias", "action_scale", "action_bias"]
-    tensors = {name: values[key].astype(np.float32) for name, key in zip(interpret.TENSORS, keys, strict=True)}
-    described = {"format": "smose-actor", "env_id": env_id, "seed": "0", "steps": "10", "args": "{}", "versions": "{}"}
-    described |= {"n_experts": str(policy.n_experts), "top_k": str(policy.top_k), "gate": policy.gate}
+def save_actor(path: Path, actor: Actor, env_id: str, **metadata: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, path, metadata=described | metadata)
+    save_file(actor.weights, path, metadata=actor.metadata | {"env_id": env_id} | metadata)
     return path
 
 
@@ -47,7 +53,7 @@ def reported(smose_run, tmp_path_factory) -> Path:
     """a copy of the tiny run with its report made"""
     folder = tmp_path_factory.mktemp("reported") / smose_run.name
     shutil.copytree(smose_run, folder)
-    done = run_interpret(folder, "--episodes", 3, "--threshold", 0.1)
+    done = run_interpret(folder, "--episodes", 3)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"wrote {folder / 'report.html'}"
     return folder
@@ -59,94 +65,97 @@ def test_equation_of_the_paper():
     spread = np.full(11, 0.5)
     spread[9] = 0.1
     symbols = [name["text"] for name in NAMES["Reacher"]["obs"]]
-    equation = interpret.terms_of(weights, 0.2, spread, 1.5, "order")
-    assert interpret.written(equation, symbols) == "2.7 y_T - 5.6 Δ_y"
-    assert (equation["dropped"], equation["of"]) == (10, 12)
-    assert [t["effect"] for t in equation["terms"]] == pytest.approx([2.7 * 0.5, -5.6 * 0.1])
-    assert interpret.effects_written(equation, symbols) == "y_T 1.4, Δ_y -0.56"
-    assert equation["largest_dropped"] == {"obs": 4, "weight": pytest.approx(0.3), "effect": pytest.approx(0.15)}
+    equation = equations.equation_of(weights, 0.2, spread, "effect")
+    assert equations.written(equation, symbols) == "2.7 y_T - 5.6 Δ_y + 0.30 x_T + 0.20"
+    assert [t["effect"] for t in equation["terms"]] == pytest.approx([2.7 * 0.5, -5.6 * 0.1, 0.15, 0])
+    assert equations.effects_written(equation, symbols) == "y_T 1.4, Δ_y -0.56, x_T 0.15"
 
 
-def test_terms_rank_by_weight_or_by_effect():
-    weights, spread = np.array([2.0, -3.0, 0.1]), np.array([1.0, 0.1, 50.0])
+def test_terms_rank_by_effect_by_weight_or_as_observed_and_constants_stay():
+    weights, spread = np.array([2.0, -3.0, 0.1, 0.0]), np.array([1.0, 0.1, 50.0, 1.0])
     ranked = {
-        rank: interpret.written(interpret.terms_of(weights, -1.75, spread, 1.5, rank), ["a", "b", "c"])
+        rank: equations.written(equations.equation_of(weights, -1.75, spread, rank), ["a", "b", "c", "d"])
         for rank in ("order", "weight", "effect")
     }
-    assert ranked == {"order": "2.0 a - 3.0 b - 1.8", "weight": "-3.0 b + 2.0 a - 1.8", "effect": "0.10 c + 2.0 a"}
-
-
-def test_the_usual_threshold_keeps_the_largest_fifth():
-    policy = random_policy(5, 3, 10)
-    policy.router_weight[:] = np.arange(50).reshape(5, 10)
-    policy.mean_weight[:] = 50 + np.arange(150).reshape(5, 3, 10)
-    assert interpret.usual_threshold(policy, np.ones(10), "order") == 160  # of 0 to 199, to two digits
-    assert interpret.usual_threshold(policy, np.full(10, 0.01), "effect") == 1.6
+    assert ranked == {
+        "order": "2.0 a - 3.0 b + 0.10 c - 1.8",
+        "weight": "-3.0 b + 2.0 a + 0.10 c - 1.8",
+        "effect": "0.10 c + 2.0 a - 3.0 b - 1.8",
+    }
 
 
 def test_an_equation_without_terms_is_zero():
-    equation = interpret.terms_of(np.array([0.4, -0.2]), 0.0, np.ones(2), 1.5, "order")
-    assert interpret.written(equation, ["a", "b"]) == "0"
-    assert equation["dropped"] == equation["of"] == 3
+    assert equations.written(equations.equation_of(np.zeros(2), 0.0, np.ones(2), "effect"), ["a", "b"]) == "0"
+    assert equations.written(equations.equation_of(np.zeros(2), -0.56, np.ones(2), "effect"), ["a", "b"]) == "-0.56"
 
 
 @pytest.mark.parametrize(
-    "weight, text", [(12.96, "13.0"), (-2.25, "2.3"), (0.949, "0.95"), (0.5, "0.50"), (0.004, "0.004"), (0.0, "0.00")]
+    "weight, text",
+    [(12.96, "13.0"), (-2.25, "2.3"), (0.949, "0.95"), (0.5, "0.50"), (0.996, "1.0"), (0.00416, "0.0042"), (0, "0.0")],
 )
 def test_coefficients(weight, text):
-    assert interpret.coefficient(weight) == text
+    assert equations.coefficient(weight) == text
+    assert equations.coefficient(np.float32(text)) == text  # what was printed prints alike again
+
+
+def test_a_printed_equation_is_read_again():
+    symbols = ["a", "a b", "50% load - 1", "θ_2"]
+    weights = np.array([0.0123, -250.04, 3.0, -0.7])
+    for rank in ("effect", "order"):
+        text = equations.written(equations.equation_of(weights, -0.05, np.ones(4), rank), symbols)
+        read, bias = equations.read_equation(text, symbols)
+        assert (read == equations.as_it_prints(weights)).all() and bias == np.float32(-0.05)
+    for nonsense in ("", "2.0 c", "2.0 a 3.0 a b", "two", "2.0 a +"):
+        with pytest.raises(ValueError):
+            equations.read_equation(nonsense, symbols)
 
 
 def test_score_difference_adds_up():
-    policy = random_policy(6, 2, 9)
+    actor = random_actor(6, 2, 9)
     for state in np.random.default_rng(1).normal(size=(50, 9)):
-        z = interpret.scores(policy, state[None])[0]
+        z = interpret.scores(actor, state[None])[0]
         for i in range(6):
             for j in range(6):
-                parts, bias = interpret.score_difference(policy, state, i, j)
+                parts, bias = interpret.score_difference(actor, state, i, j)
                 assert parts.sum() + bias == pytest.approx(z[i] - z[j], abs=1e-12)
 
 
 @pytest.mark.parametrize("unit", [np.ones(5), np.array([0.1, 3.0, 1.0, 0.0, 20.0])])
 def test_smallest_change_switches_and_nothing_shorter_does(unit):
-    policy = random_policy(7, 2, 5, seed=3)
+    actor = random_actor(7, 2, 5, seed=3)
     rng = np.random.default_rng(2)
     for state in rng.normal(size=(40, 5)):
-        i = int(interpret.scores(policy, state[None])[0].argmax())
-        distance, other = interpret.nearest_switch(policy, state[None], unit)
-        change, pair_distance = interpret.smallest_change(policy, state, i, int(other[0]), unit)
+        i = int(interpret.scores(actor, state[None])[0].argmax())
+        distance, other = interpret.nearest_switch(actor, state[None], unit)
+        change, pair_distance = interpret.smallest_change(actor, state, i, int(other[0]), unit)
         assert pair_distance == pytest.approx(distance[0])
         moved = unit > 0
         assert np.linalg.norm(change[moved] / unit[moved]) == pytest.approx(pair_distance)
         assert (change[~moved] == 0).all()
-        beyond, short = (interpret.scores(policy, (state + change * f)[None])[0] for f in (1 + 1e-6, 1 - 1e-6))
+        beyond, short = (interpret.scores(actor, (state + change * f)[None])[0] for f in (1 + 1e-6, 1 - 1e-6))
         assert beyond.argmax() == other[0]
         assert short.argmax() == i
         directions = rng.normal(size=(200, 5))
         directions *= 0.999 * pair_distance / np.linalg.norm(directions, axis=1, keepdims=True)
-        assert (interpret.scores(policy, state + directions * unit).argmax(axis=1) == i).all()
+        assert (interpret.scores(actor, state + directions * unit).argmax(axis=1) == i).all()
 
 
 def test_smallest_change_by_hand():
-    policy = Policy(
-        np.array([[3.0, 4.0], [0.0, 0.0]]),
-        np.array([5.0, 0.0]),
-        np.zeros((2, 1, 2)),
-        np.zeros((2, 1)),
-        *[np.ones(1)] * 2,
-    )
-    change, distance = interpret.smallest_change(policy, np.array([1.0, 1.0]), 0, 1, np.ones(2))
+    actor = random_actor(2, 1, 2)
+    actor.weights["router.weight"][:] = [3.0, 4.0], [0.0, 0.0]
+    actor.weights["router.bias"][:] = 5.0, 0.0
+    change, distance = interpret.smallest_change(actor, np.array([1.0, 1.0]), 0, 1, np.ones(2))
     assert distance == pytest.approx(12 / 5)
     assert change == pytest.approx([-12 / 25 * 3, -12 / 25 * 4])
 
 
 def test_equal_rows_and_a_single_expert_have_no_switch():
-    policy = random_policy(2, 1, 3)
-    policy.router_weight[1] = policy.router_weight[0]
+    actor = random_actor(2, 1, 3)
+    actor.weights["router.weight"][1] = actor.weights["router.weight"][0]
     state = np.array([0.1, 0.2, 0.3])
-    assert interpret.smallest_change(policy, state, 0, 1, np.ones(3))[1] == np.inf
-    assert interpret.nearest_switch(policy, state[None], np.ones(3))[1].tolist() == [-1]
-    alone = random_policy(1, 1, 3)
+    assert interpret.smallest_change(actor, state, 0, 1, np.ones(3))[1] == np.inf
+    assert interpret.nearest_switch(actor, state[None], np.ones(3))[1].tolist() == [-1]
+    alone = random_actor(1, 1, 3)
     distance, other = interpret.nearest_switch(alone, state[None], np.ones(3))
     assert (distance[0], other[0]) == (np.inf, -1)
     assert interpret.answers_at(alone, state, np.ones(3))["nearest"] is None
@@ -155,7 +164,7 @@ def test_equal_rows_and_a_single_expert_have_no_switch():
 def test_gates_by_hand():
     z = np.log(np.array([[1.0, 4.0, 3.0, 2.0]]))
     gates = {
-        (k, gate): interpret.gate_weights(random_policy(4, 1, 2, top_k=k, gate=gate), z)[0].tolist()
+        (k, gate): interpret.gate_weights(random_actor(4, 1, 2, top_k=str(k), gate=gate), z)[0].tolist()
         for k in (1, 2)
         for gate in ("one-hot", "softmax")
     }
@@ -163,22 +172,25 @@ def test_gates_by_hand():
     assert gates[1, "softmax"] == pytest.approx([0, 0.4, 0, 0])
     assert gates[2, "one-hot"] == pytest.approx([0, 4 / 7, 3 / 7, 0])
     assert gates[2, "softmax"] == pytest.approx([0, 0.4, 0.3, 0])
-    tied = interpret.gate_weights(random_policy(3, 1, 2), np.array([[1.0, 2.0, 2.0]]))[0]
+    tied = interpret.gate_weights(random_actor(3, 1, 2), np.array([[1.0, 2.0, 2.0]]))[0]
     assert tied.tolist() == [0, 1, 0]
 
 
 def test_torques_pass_tanh_scale_and_bias():
-    policy = random_policy(2, 2, 3)
-    policy.action_scale, policy.action_bias = np.array([2.0, 0.5]), np.array([0.0, 1.0])
+    actor = random_actor(2, 2, 3)
+    w = actor.weights
+    w["action_scale"][:], w["action_bias"][:] = [2.0, 0.5], [0.0, 1.0]
     state = np.array([0.3, -0.2, 0.9])
-    m = int((policy.router_weight @ state + policy.router_bias).argmax())
-    u = policy.mean_weight[m] @ state + policy.mean_bias[m]
-    assert interpret.torques(policy, state[None])[0] == pytest.approx([2 * np.tanh(u[0]), 0.5 * np.tanh(u[1]) + 1])
+    m = int((w["router.weight"] @ state + w["router.bias"]).argmax())
+    u = w["experts.mean.weight"][m] @ state + w["experts.mean.bias"][m]
+    assert interpret.torques(actor, state[None])[0] == pytest.approx([2 * np.tanh(u[0]), 0.5 * np.tanh(u[1]) + 1])
 
 
 def test_usage_by_hand():
     def episode(experts):
-        return Episode(0, np.zeros((len(experts), 1), np.float32), np.zeros(len(experts)), np.array(experts), "cut")
+        return Episode(
+            0, np.zeros((len(experts), 1), np.float32), np.zeros(len(experts)), np.array(experts), "truncated"
+        )
 
     usage = interpret.usage_of([episode([0, 0, 2, 2, 2, 0]), episode([2, 0])], 4)
     assert usage["share"] == [0.5, 0, 0.5, 0]
@@ -191,9 +203,9 @@ def test_usage_by_hand():
 
 
 def test_shares_of_variation_add_up_to_one():
-    policy = random_policy(3, 4, 6)
+    actor = random_actor(3, 4, 6)
     states = np.random.default_rng(5).normal(size=(300, 6)) * [1, 2, 3, 0.1, 5, 0]
-    work = interpret.at_work(policy, 1, states, states.std(axis=0))
+    work = interpret.at_work(actor, 1, states, states.std(axis=0))
     assert work["share_of_variation"].sum(axis=1) == pytest.approx(np.ones(4))
     assert (work["share_of_variation"][:, 5] == 0).all()
     assert any((work["state"] == state).all() for state in states.astype(np.float32))
@@ -203,7 +215,7 @@ def test_shares_of_variation_add_up_to_one():
 def test_names_fit_gymnasium(env):
     gym.logger.min_level = gym.logger.ERROR
     made = gym.make(f"{env}-v4")
-    names = interpret.read_names(None, f"{env}-v4", *made.observation_space.shape, *made.action_space.shape)
+    names = read_names(None, f"{env}-v4", *made.observation_space.shape, *made.action_space.shape)
     assert names["obs"][0]["text"] == NAMES[env]["obs"][0]["text"]
     for kind in ("obs", "action"):
         ascii_names = [name["ascii"] for name in names[kind]]
@@ -252,16 +264,16 @@ def test_names_fit_gymnasium(env):
 
 
 def test_names_of_other_environments():
-    names = interpret.read_names(None, "Pendulum-v1", 3, 1)
+    names = read_names(None, "Pendulum-v1", 3, 1)
     assert [name["text"] for name in names["obs"]] == ["obs[0]", "obs[1]", "obs[2]"]
     assert names["action"][0]["ascii"] == "action_0"
-    assert interpret.read_names(None, "Ant-v5", 105, 8)["obs"][104]["text"] == "obs[104]"
+    assert read_names(None, "Ant-v5", 105, 8)["obs"][104]["text"] == "obs[104]"
 
 
 def test_own_names(tmp_path):
     path = tmp_path / "names.json"
     path.write_text(json.dumps({"obs": ["50% load", {"text": "θ", "latex": "\\theta"}], "action": ["u"]}))
-    names = interpret.read_names(str(path), "X-v0", 2, 1)
+    names = read_names(str(path), "X-v0", 2, 1)
     assert names["obs"][0]["latex"] == r"\text{50\% load}"
     assert names["obs"][1] == {"text": "θ", "latex": "\\theta", "ascii": "obs_1", "description": "θ", "unit": ""}
 
@@ -282,7 +294,7 @@ def test_report_files(reported):
     assert "<svg" in (reported / "weights.svg").read_text()
     for name in ("equations.txt", "equations.md", "equations.tex"):
         text = (reported / name).read_text(encoding="utf-8")
-        assert "tanh" in text and "scale" in text and "0.1" in text
+        assert "tanh" in text and "scale" in text and "as printed: " in text.lower()
     page = (reported / "report.html").read_text(encoding="utf-8")
     assert "http://www.w3.org/2000/svg" in page and "https://" not in page and "{{" not in page
 
@@ -315,7 +327,7 @@ def test_report_says_when_returns_are_its_own(reported, tmp_path):
     shutil.copy(reported / "actor.safetensors", tmp_path)
     saved = json.loads((reported / "evaluation.json").read_text())
     (tmp_path / "evaluation.json").write_text(json.dumps(saved | {"steps": 7}))  # of another moment of the training
-    interpret.interpret(interpret.Args(actor=str(tmp_path), episodes=2))
+    interpret.interpret(interpret.Args(path=str(tmp_path), episodes=2))
     report = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
     assert report["returns"]["source"] == "rollouts" and len(report["returns"]["returns"]) == 2
 
@@ -350,35 +362,31 @@ def test_mistakes_end_in_one_line(reported, sac_run, tmp_path):
     damaged.write_bytes((reported / "actor.safetensors").read_bytes()[:100])
     wrong_names.write_text("[")
     short_names.write_text('{"obs": ["a"], "action": ["u", "v"]}')
-    nowhere = save_actor(
-        tmp_path / "nowhere" / "actor.safetensors", random_policy(2, 1, 3), "no_such_module:Nothing-v0"
-    )
-    misfit = save_actor(tmp_path / "misfit" / "actor.safetensors", random_policy(2, 1, 3), "Reacher-v4")
-    diverged = random_policy(2, 1, 3)
-    diverged.mean_bias[0, 0] = np.nan
+    nowhere = save_actor(tmp_path / "nowhere" / "actor.safetensors", random_actor(2, 1, 3), "no_such_module:Nothing-v0")
+    misfit = save_actor(tmp_path / "misfit" / "actor.safetensors", random_actor(2, 1, 3), "Reacher-v4")
+    diverged = random_actor(2, 1, 3)
+    diverged.weights["experts.mean.bias"][0, 0] = np.nan
+    huge = random_actor(2, 1, 3)
+    huge.weights["experts.mean.weight"][0, 0, 0] = 1e37
+    too_large = save_actor(tmp_path / "huge" / "actor.safetensors", huge, "Pendulum-v1")
     broken = save_actor(tmp_path / "broken" / "actor.safetensors", diverged, "Pendulum-v1")
     cases = [
-        ([tmp_path / "missing"], "there is no"),
+        ([tmp_path / "missing"], "not found"),
         ([sac_run], "SMoSE actors"),
-        ([damaged], "damaged"),
+        ([damaged], "not a safetensors file"),
         ([reported, "--names", wrong_names], "JSON"),
         ([reported, "--names", short_names], "needs 11"),
-        ([reported, "--threshold", "-1"], "--threshold"),
         ([reported, "--episodes", "0"], "--episodes"),
         ([nowhere], "no_such_module"),
-        ([misfit], "(3,)"),
+        ([misfit], "3 observations"),
         ([broken], "not finite"),
+        ([too_large], "beyond 1e+09"),
     ]
     for arguments, part in cases:
         given = [str(a) for a in arguments]
         options = dict(zip(given[1::2], given[2::2], strict=True))
-        args = interpret.Args(
-            given[0],
-            options.get("--names"),
-            float(options.get("--threshold", 1)),
-            episodes=int(options.get("--episodes", 1)),
-        )
-        with pytest.raises(interpret.UserError, match=r"[;,]") as mistake:
+        args = interpret.Args(given[0], options.get("--names"), episodes=int(options.get("--episodes", 1)))
+        with pytest.raises(UserError, match=r"[;,]") as mistake:
             interpret.interpret(args)
         assert part in str(mistake.value) and "\n" not in str(mistake.value)
     assert not [path for path in (nowhere.parent / "report.html", misfit.parent / "report.html") if path.exists()]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_interpret import random_policy, save_actor
+from saved_actor import load_actor
+from test_interpret import random_actor, save_actor
 
 import interpret
 
@@ -36,8 +37,8 @@ def browser():
 
 
 def make_report(folder: Path, env_id: str, m: int, n_a: int, n_s: int, episodes: int = 2, **kwargs) -> Path:
-    save_actor(folder / "actor.safetensors", random_policy(m, n_a, n_s, **kwargs), env_id)
-    interpret.interpret(interpret.Args(actor=str(folder), episodes=episodes))
+    save_actor(folder / "actor.safetensors", random_actor(m, n_a, n_s, **kwargs), env_id)
+    interpret.interpret(interpret.Args(path=str(folder), episodes=episodes))
     return folder
 
 
@@ -52,7 +53,7 @@ def trained(smose_run, tmp_path_factory) -> Path:
     trees = {"format": "smose-trees", "env_id": "Reacher-v4", "max_depth": 1, "experts": experts}
     (folder / "trees").mkdir()
     (folder / "trees" / "trees.json").write_text(json.dumps(trees))
-    interpret.interpret(interpret.Args(actor=str(folder), episodes=3, threshold=0.1))
+    interpret.interpret(interpret.Args(path=str(folder), episodes=3))
     return folder
 
 
@@ -93,13 +94,13 @@ def states_of(folder: Path, n: int = 100) -> np.ndarray:
 def test_page_agrees_with_numpy_on_100_recorded_states(kind, trained, tmp_path, open_page):
     folder = trained
     if kind == "top-2":
-        folder = make_report(tmp_path, "Reacher-v4", 5, 2, 11, top_k=2)
+        folder = make_report(tmp_path, "Reacher-v4", 5, 2, 11, top_k="2")
     elif kind == "softmax":
         folder = make_report(tmp_path, "Reacher-v4", 12, 2, 11, gate="softmax")
     elif kind == "single":
         folder = make_report(tmp_path, "Pendulum-v1", 1, 1, 3)
     page = open_page(folder)
-    policy, _ = interpret.read_policy(folder / "actor.safetensors")
+    policy = load_actor(folder)
     states = states_of(folder)
     answers = page.evaluate("states => states.map((s) => window.smose.think(s.map(Math.fround)))", states.tolist())
     z = interpret.scores(policy, states)
@@ -112,7 +113,7 @@ def test_page_agrees_with_numpy_on_100_recorded_states(kind, trained, tmp_path, 
 
 def test_page_shows_the_recorded_steps(trained, open_page):
     page = open_page(trained)
-    policy, _ = interpret.read_policy(trained / "actor.safetensors")
+    policy = load_actor(trained)
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
     scrubber = page.locator("#scrubber")
     scrubber.focus()
@@ -134,7 +135,7 @@ def test_page_shows_the_recorded_steps(trained, open_page):
 
 def test_a_slider_changes_the_winner_as_numpy_says(trained, open_page):
     page = open_page(trained)
-    policy, _ = interpret.read_policy(trained / "actor.safetensors")
+    policy = load_actor(trained)
     start = np.array(page.evaluate("window.smose.live.state"))
     ranges = page.evaluate("window.smose.ranges")
     before = interpret.scores(policy, start[None])[0].argmax()
@@ -157,7 +158,7 @@ def test_a_slider_changes_the_winner_as_numpy_says(trained, open_page):
 
 def test_bands_under_the_sliders_are_the_exact_winners(trained, open_page):
     page = open_page(trained)
-    policy, _ = interpret.read_policy(trained / "actor.safetensors")
+    policy = load_actor(trained)
     state = states_of(trained)[37]
     for k, (low, high) in enumerate(page.evaluate("window.smose.ranges")):
         bands = page.evaluate(
@@ -187,10 +188,10 @@ def test_equations_are_those_of_the_files(trained, open_page):
     page = open_page(trained)
     lines = (trained / "equations.txt").read_text(encoding="utf-8").splitlines()
     expected = [line.strip() for line in lines if " ≈ " in line]
-    text = page.evaluate("window.smose.allEquations('text', 0.1, 'order')")
+    text = page.evaluate("window.smose.allEquations('text', 'effect')")
     assert "tanh" in text
     assert [line.strip() for line in text.splitlines() if " ≈ " in line] == expected
-    latex = page.evaluate("window.smose.allEquations('latex', 0.1, 'order')")
+    latex = page.evaluate("window.smose.allEquations('latex', 'effect')")
     tex = (trained / "equations.tex").read_text(encoding="utf-8")
     cases = [line.strip() for line in latex.splitlines() if line.startswith("$\\tau")]
     assert len(cases) == 16 and all(line.removeprefix("$").replace("$", "") in tex for line in cases)
