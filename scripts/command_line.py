@@ -2,11 +2,14 @@
 
 import contextlib
 import io
+import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
-from typing import Optional, TypeVar
+from pathlib import Path
+from typing import Any, Optional, TypeVar
 
 import tyro
 
@@ -42,8 +45,44 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else " " for c in text)
 
 
+def read_json(file: str | Path, hint: str) -> Any:
+    """What a JSON file holds; `hint` is what to do if it is none."""
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"cannot read {file} ({error.strerror}); {hint}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not JSON ({error}); {hint}") from None
+
+
+def output_file(path: str | Path) -> Path:
+    """Where a file will be written: what is in the way shows before the work, not after it."""
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UserError(f"--output {path}: its folder does not exist; make it first")
+    if path.is_dir():
+        raise UserError(f"--output {path} is a folder; give a file in it")
+    return path
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """A file is replaced whole or not at all, and nothing half written is left beside it."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def end_on_mistakes(main: Callable[[], None]) -> None:
     """Run a script's main; what the user can put right is told in one line, without a traceback."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))
+        getattr(sys, name).reconfigure(errors="replace")  # an ASCII terminal shows ? for what it lacks
+    # also when terminated, what is half written is removed on the way out
+    on_sigterm = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         main()
         sys.stdout.flush()
@@ -55,6 +94,8 @@ def end_on_mistakes(main: Callable[[], None]) -> None:
         sys.exit(told(f"cannot read or write {error.filename or 'the output'} ({error.strerror or error})"))
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def told(mistake: str) -> int:

@@ -14,7 +14,7 @@ The export is the deterministic policy: action = scale * tanh(theta_m s + b_m) +
 score; experts are numbered from 1 as in the paper. SAC actors are exported as their ReLU network. Before the file is
 put in place it is run on 10,000 states, recorded in replay.npy beside the actor as far as there are any and random
 otherwise, and compared with the saved actor in PyTorch; if they differ by more than float32 rounding explains, nothing
-is written and the exit code is 1. A C file is compiled for that with the local compiler (cc, or what CC says).
+is written. A C file is compiled for that with the local compiler (cc, or what CC says).
 """
 
 import importlib.util
@@ -34,8 +34,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from command_line import UserError, end_on_mistakes, parse_args
-from evaluate import Actor, load_actor
+from command_line import UserError, end_on_mistakes, output_file, parse_args, write_whole
+from names import read_names
+from saved_actor import Actor, load_actor
 
 N_STATES = 10_000
 SUFFIX = {"c": ".c", "python": ".py", "onnx": ".onnx", "json": ".json"}
@@ -58,39 +59,9 @@ class VerificationError(UserError):
     """The export does not do what the actor does."""
 
 
-def load_names(actor: Actor, file: Optional[str]) -> dict[str, list[dict[str, str]]]:
-    """Names of observations and actions: the user's, the paper's for its six environments, or numbered ones."""
-    sizes = {"obs": actor.obs_size, "action": actor.action_size}
-    if file:
-        try:
-            names = json.loads(Path(file).read_text())
-            found = {kind: len(names[kind]) for kind in sizes}
-        except (json.JSONDecodeError, KeyError, TypeError):
-            raise UserError(f'{file} is not of the form {{"obs": [...], "action": [...]}}; mend it') from None
-        if found != sizes:
-            raise UserError(f"{file} names {found} but the actor has {sizes}; give one name for each")
-    else:
-        ours = Path(__file__).with_name("names.json")
-        known = json.loads(ours.read_text()) if ours.is_file() else {}
-        names = known.get(re.sub(r"-v\d+$", "", actor.env_id), {})
-        if {kind: len(names.get(kind, [])) for kind in sizes} != sizes:
-            names = {kind: [f"{kind}[{i}]" for i in range(size)] for kind, size in sizes.items()}
-    return {kind: identifiers(names[kind], kind) for kind in sizes}
-
-
-def identifiers(entries: list, kind: str) -> list[dict[str, str]]:
-    """Entries with a name that is a valid, unique identifier in C and Python, and an ASCII description."""
-    result, taken = [], set()
-    for i, entry in enumerate(entries):
-        entry = {"text": entry} if isinstance(entry, str) else entry
-        text = entry.get("text", f"{kind}[{i}]")
-        name = re.sub(r"\W+", "_", entry.get("ascii", text), flags=re.ASCII).strip("_") or f"{kind}_{i}"
-        name = f"_{name}" if name[0].isdigit() else name
-        name = f"{name}_{i}" if name in taken else name
-        taken.add(name)
-        described = entry.get("description", text).encode("ascii", "ignore").decode().replace("*/", "").strip()
-        result.append({"name": name, "text": text, "description": described})
-    return result
+def inert(text: str) -> str:
+    """Text from a file for a comment or a string in C and Python: nothing that could end either of them."""
+    return " ".join(re.sub(r"[^\w .,:;()\[\]+=^/-]", " ", text, flags=re.ASCII).split())
 
 
 def decimal(x: float) -> str:
@@ -100,9 +71,9 @@ def decimal(x: float) -> str:
 
 
 def title(actor: Actor) -> str:
-    steps, seed = actor.metadata["steps"], actor.metadata["seed"]
     kind = f"{actor.n_experts} linear experts" if actor.n_experts else f"{actor.n_hidden} hidden layer(s)"
-    return f"{actor.name} policy for {actor.env_id}: {kind}, trained for {steps} steps with seed {seed}"
+    size = f"{kind}, {actor.n_read} numbers that are not zero"
+    return inert(f"{actor.name} policy for {actor.env_id}: {size}, {actor.steps} steps of training, seed {actor.seed}")
 
 
 def formula(actor: Actor) -> str:
@@ -249,7 +220,9 @@ def c_source(actor: Actor, names: dict) -> str:
     text += f"{prefix}_act {ends}. C99, no allocation; link with -lm. */\n#include <math.h>\n\n"
     for kind in ("obs", "action"):
         rows = enumerate(names[kind])
-        listed = "".join(f"    {big}_{kind.upper()}_{e['name']} = {i}, /* {e['description']} */\n" for i, e in rows)
+        listed = "".join(
+            f"    {big}_{kind.upper()}_{e['ascii']} = {i}, /* {inert(e['description'])} */\n" for i, e in rows
+        )
         text += f"enum {prefix}_{kind} {{\n{listed}    {big}_{kind.upper()}_SIZE = {len(names[kind])}\n}};\n\n"
     if actor.n_experts:
         text += f"enum {{ SMOSE_EXPERTS = {actor.n_experts}, SMOSE_TOP_K = {actor.top_k} }};\n\n"
@@ -294,7 +267,9 @@ def python_source(actor: Actor, names: dict) -> str:
             body += ["        for a, (row, b) in enumerate(zip(MEAN_WEIGHT[m], MEAN_BIAS[m])):"]
             body += [f"            mean[a] += e[m] / total * ({row})"]
         result = "the action as a list, and the number of the expert (1 to M)"
-    listed = {kind: "".join(f"    {e['name']!r},  # {e['description']}\n" for e in names[kind]) for kind in names}
+    listed = {
+        kind: "".join(f"    {e['ascii']!r},  # {inert(e['description'])}\n" for e in names[kind]) for kind in names
+    }
     lines = [f'"""{title(actor)}.', "", formula(actor).replace("; ", ";\n") + ".", '"""', "", "import math", ""]
     lines += [f"OBSERVATIONS = (\n{listed['obs']})", f"ACTIONS = (\n{listed['action']})"]
     lines += [f"{name} = {python_tuple(array)}" for name, array in tables.items()]
@@ -312,8 +287,12 @@ def json_source(actor: Actor, names: dict) -> str:
 
     w = actor.weights
     policy = {"format": "smose-policy" if actor.n_experts else "sac-policy", "title": title(actor)}
-    policy |= {"env_id": actor.env_id, "formula": formula(actor)}
-    policy |= {"observations": names["obs"], "actions": names["action"]}
+    policy |= {"env_id": actor.env_id, "n_read": actor.n_read, "formula": formula(actor)}
+    named = {
+        kind: [{"name": e["ascii"], "text": e["text"], "description": e["description"]} for e in names[kind]]
+        for kind in names
+    }
+    policy |= {"observations": named["obs"], "actions": named["action"]}
     if actor.n_experts:
         policy |= {"n_experts": actor.n_experts, "top_k": actor.top_k, "gate": actor.gate}
         policy["experts"] = [
@@ -394,8 +373,9 @@ def onnx_bytes(actor: Actor, names: dict) -> bytes:
         nodes, "policy", inputs, outputs, tensors, doc_string=f"{title(actor)}. {formula(actor)}."
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="smose")
-    named = {kind: json.dumps([entry["name"] for entry in names[kind]]) for kind in names}
-    helper.set_model_props(model, {"env_id": actor.env_id, "observations": named["obs"], "actions": named["action"]})
+    named = {kind: json.dumps([entry["ascii"] for entry in names[kind]]) for kind in names}
+    properties = {"env_id": actor.env_id, "n_read": str(actor.n_read)}
+    helper.set_model_props(model, properties | {"observations": named["obs"], "actions": named["action"]})
     onnx.checker.check_model(model)
     return model.SerializeToString()
 
@@ -645,12 +625,7 @@ def export(actor: Actor, format: str, output: Path, names: dict) -> str:
         file = Path(folder) / f"policy{SUFFIX[format]}"
         file.write_bytes(content.encode() if isinstance(content, str) else content)
         report = verify(file, format, actor, states)
-        part = output.with_name(f"{output.name}.part")
-        try:
-            part.write_bytes(file.read_bytes())
-            part.replace(output)  # whole or not at all
-        finally:
-            part.unlink(missing_ok=True)
+        write_whole(output, content)
     return f"{output}: checked on {n_recorded} recorded and {len(states) - n_recorded} random states\n{report}"
 
 
@@ -658,9 +633,8 @@ def main(args: Args) -> None:
     torch.set_num_threads(1)  # one decision is too small to share
     actor = load_actor(args.path)
     output = Path(args.output) if args.output else actor.path.with_name(f"policy{SUFFIX[args.format]}")
-    if not output.parent.is_dir():
-        raise UserError(f"--output {output}: its folder does not exist; make it first")
-    print(export(actor, args.format, output, load_names(actor, args.names)))
+    names = read_names(args.names, actor.env_id, actor.obs_size, actor.action_size)
+    print(export(actor, args.format, output_file(output), names))
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ robot is.
 """
 
 import difflib
+import hashlib
+import itertools
 import re
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Optional
 
@@ -21,6 +24,7 @@ from safetensors import SafetensorError, safe_open
 FIRST_EVAL_SEED = 100_000  # episode i of a final evaluation starts from env.reset(seed=FIRST_EVAL_SEED + i)
 LONGEST_EPISODE = 10_000  # steps, where the environment sets no limit itself
 LARGEST_WEIGHT = 1e9  # beyond it float32 scores overflow; no training that went well comes near
+LARGEST_OBSERVATION = float(np.finfo(np.float32).max)
 ENV_ID = r"([A-Za-z_][\w.]*:)?([\w.-]+/)?[\w.-]+"  # Gymnasium's own pattern, ASCII only
 PATTERNS = {"env_id": ENV_ID, "seed": r"\d{1,12}", "steps": r"\d{1,15}", "size": "S|M|L|custom"}
 Policy = Callable[[np.ndarray], tuple[np.ndarray, int]]
@@ -78,6 +82,12 @@ class Actor:
     @property
     def name(self) -> str:
         return "SMoSE" if self.n_experts else f"SAC-{self.metadata['size']}"
+
+    @cached_property
+    def identity(self) -> dict[str, str | int]:
+        """What is made from an actor, such as trees, carries this, so that it is never used with another."""
+        digest = hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return {"file": self.path.name, "sha256": digest, "steps": self.steps}
 
     @property
     def n_read(self) -> int:
@@ -227,22 +237,47 @@ def play(env: gym.Env, policy: Policy, seed: int) -> Iterator[Step]:
     """One episode, step by step: until the environment ends it, or 10,000 steps where it sets no limit."""
     limit = None if env.spec and env.spec.max_episode_steps else LONGEST_EPISODE
     try:
-        obs, done, n = env.reset(seed=seed)[0], False, 0
-    except Exception as error:
-        raise UserError(f"the environment failed in reset ({error!r})") from error
-    while not done:
-        obs = np.asarray(obs, np.float64)
-        if obs.shape != env.observation_space.shape or not np.isfinite(obs).all():
-            raise UserError(f"the environment gave the observation {obs.tolist()} before step {n + 1} of seed {seed}")
-        action, expert = policy(obs)
+        obs = env.reset(seed=seed)[0]
+    except Exception as error:  # a user's own environment may fail in any way
+        raise UserError(f"the environment failed in reset(seed={seed}) ({error!r})") from error
+    for n in itertools.count(1):
+        step = f"step {n} of the episode with seed {seed}"
+        obs = seen(env, obs, step)
+        with np.errstate(all="ignore"):  # an overflow shows in the action
+            action, expert = policy(obs)
+        if not np.isfinite(action).all():
+            raise UserError(f"the action of {step} is not finite: the weights or the observations are too large")
         try:
             after, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            reward = float(reward)
+            reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
         except Exception as error:
-            raise UserError(f"the environment failed in step {n + 1} of seed {seed} ({error!r})") from error
-        n += 1
+            raise UserError(f"the environment failed in {step} ({error!r})") from error
         if not np.isfinite(reward):
-            raise UserError(f"the environment gave the reward {reward} in step {n} of seed {seed}")
-        cut = n == limit and not (terminated or truncated)
-        yield Step(obs, action, expert, reward, bool(terminated), bool(truncated) or cut)
-        obs, done = after, terminated or truncated or cut
+            raise UserError(f"the environment gave the reward {reward} in {step}; mend it")
+        if n == limit and not (terminated or truncated):
+            name, truncated = env.spec.id if env.spec else type(env.unwrapped).__name__, True
+            say_once(f"{name} sets no time limit; its episodes are cut after {LONGEST_EPISODE:,} steps")
+        yield Step(obs, action, expert, reward, terminated, truncated)
+        if terminated or truncated:
+            return
+        obs = after
+
+
+def seen(env: gym.Env, obs: Any, step: str) -> np.ndarray:
+    """What the environment shows, if it is something that a policy can act on."""
+    try:
+        obs = np.array(obs, np.float64)  # a copy: an environment may write into its own
+    except (TypeError, ValueError) as error:
+        raise UserError(f"the environment gave an observation that is no array before {step} ({error})") from None
+    if obs.shape != env.observation_space.shape:
+        space = env.observation_space.shape
+        raise UserError(f"the environment gave an observation of shape {obs.shape}, not {space}, before {step}")
+    wrong = np.flatnonzero(~(np.abs(obs) <= LARGEST_OBSERVATION))
+    if wrong.size:
+        raise UserError(f"the environment gave {obs[wrong[0]]} as obs[{wrong[0]}] before {step}; mend it")
+    return obs
+
+
+@cache
+def say_once(note: str) -> None:
+    print(f"note: {note}", file=sys.stderr)

@@ -5,14 +5,16 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import evaluate
 import export
+import names
 import numpy as np
 import pytest
 from conftest import Done, assert_one_line_error, train_tiny
 from safetensors.numpy import load_file, save_file
+from saved_actor import load_actor
 
 ROOT = Path(__file__).resolve().parent.parent
 STRICT = "-std=c99 -Wall -Wextra -Werror -pedantic".split()
@@ -24,7 +26,7 @@ def mixed_runs(tmp_path_factory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("mixed")
     top2 = train_tiny("smose_sac.py", folder, "--top-k", "2")
     softmax = Path(shutil.copytree(top2, folder / "softmax"))
-    actor = evaluate.load_actor(softmax)
+    actor = load_actor(softmax)
     save_file(actor.weights, softmax / "actor.safetensors", actor.metadata | {"gate": "softmax"})
     return {"top2": top2, "softmax": softmax}
 
@@ -41,7 +43,7 @@ def run(request, tmp_path) -> Path:
 
 def expected(run: Path, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Actions and experts (from 1) by the formula, in double precision, from the file alone."""
-    metadata, w = evaluate.load_actor(run).metadata, load_file(run / "actor.safetensors")
+    metadata, w = load_actor(run).metadata, load_file(run / "actor.safetensors")
     w = {name: tensor.astype(np.float64) for name, tensor in w.items()}
     if metadata["format"] == "sac-actor":
         hidden = np.maximum(states @ w["hidden.0.weight"].T + w["hidden.0.bias"], 0)
@@ -64,7 +66,7 @@ def assert_reported(done: Done, run: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "checked on 400 recorded and 9600 random states" in done.stdout
     assert "max difference of actions" in done.stdout and "us (PyTorch)" in done.stdout
-    assert ("same expert in 100.00% of the states" in done.stdout) == ("sac" not in evaluate.load_actor(run).format)
+    assert ("same expert in 100.00% of the states" in done.stdout) == ("sac" not in load_actor(run).format)
 
 
 def test_c_compiles_strictly_and_agrees(run_main, run, tmp_path):
@@ -74,7 +76,7 @@ def test_c_compiles_strictly_and_agrees(run_main, run, tmp_path):
     assert source.isascii() and "alloc" not in source.replace("no allocation", "")
     assert [line for line in source.splitlines() if line.startswith("#include")] == ["#include <math.h>"]
     subprocess.run(["cc", *STRICT, "-shared", "-fPIC", "policy.c", "-o", "policy.so", "-lm"], cwd=tmp_path, check=True)
-    sac = evaluate.load_actor(run).format == "sac-actor"
+    sac = load_actor(run).format == "sac-actor"
     act = getattr(ctypes.CDLL(str(tmp_path / "policy.so")), "sac_act" if sac else "smose_act")
     states = some_states()
     actions, experts = expected(run, states)
@@ -100,7 +102,7 @@ def test_python_needs_only_the_standard_library(run_main, run, tmp_path):
     text, name = done.stdout.rsplit(" ", 1)
     answers = json.loads(text)
     actions, experts = expected(run, states)
-    if evaluate.load_actor(run).format == "smose-actor":
+    if load_actor(run).format == "smose-actor":
         assert [expert for _, expert in answers] == experts.tolist()
         answers = [action for action, _ in answers]
     np.testing.assert_allclose(answers, actions, atol=1e-6)
@@ -140,23 +142,23 @@ def test_json_describes_itself(run_main, run):
 
 @pytest.mark.parametrize("format", ["c", "python", "onnx", "json"])
 def test_an_export_of_another_actor_is_found_out(format, smose_run, tmp_path):
-    actor, other = evaluate.load_actor(smose_run), evaluate.load_actor(smose_run)
+    actor = load_actor(smose_run)
     states, recorded = export.verification_states(actor)
     assert states.shape == (10_000, 11) and recorded == 400
-    content = export.WRITERS[format](actor, export.load_names(actor, None))
+    content = export.WRITERS[format](actor, names.read_names(None, actor.env_id, 11, 2))
     file = tmp_path / f"policy{export.SUFFIX[format]}"
     file.write_bytes(content.encode() if isinstance(content, str) else content)
     assert "max difference" in export.verify(file, format, actor, states)
     for name, change in (("experts.mean.bias", 1e-3), ("router.bias", 1e-2)):
-        shift = np.zeros_like(other.weights[name])
+        shift = np.zeros_like(actor.weights[name])
         shift.flat[0] = change
-        other.weights = actor.weights | {name: actor.weights[name] + shift}
+        other = replace(actor, weights=actor.weights | {name: actor.weights[name] + shift})
         with pytest.raises(export.VerificationError, match="differ"):
             export.verify(file, format, other, states)
 
 
 def test_tied_experts_are_reported_not_failed(run_main, smose_run, tmp_path):
-    actor = evaluate.load_actor(smose_run)
+    actor = load_actor(smose_run)
     actor.weights["router.weight"][1] = actor.weights["router.weight"][0]
     actor.weights["router.bias"][:2] = 100  # experts 1 and 2 always share the highest score
     save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
@@ -168,7 +170,7 @@ def test_tied_experts_are_reported_not_failed(run_main, smose_run, tmp_path):
 
 def test_a_large_router_bias_leaves_no_gap_in_the_weights(run_main, mixed_runs, tmp_path):
     """Scores far apart underflow in the softmax; the chosen experts must stay the chosen ones."""
-    actor = evaluate.load_actor(mixed_runs["top2"])
+    actor = load_actor(mixed_runs["top2"])
     actor.weights["router.bias"][:] = [0, 300, 150, 0, 0, 0, 0, 0]
     save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata)
     for format in ("c", "python", "json"):
