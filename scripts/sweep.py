@@ -1,7 +1,7 @@
 """Train environments x seeds x algorithms with Ray: on this machine, on a cluster, or in a SLURM allocation.
 
     python scripts/sweep.py                                              # the paper's study: 6 environments, 10 seeds
-    python scripts/sweep.py --envs Hopper-v4 Reacher-v4 --seeds 0 1 2 --algos smose sac-m --jobs 2
+    python scripts/sweep.py --env-ids Hopper-v4 Reacher-v4 --seeds 0 1 2 --algos smose sac-m --jobs 2
     python scripts/sweep.py --address auto --runs-dir /shared/smose/runs # a running Ray cluster
     python scripts/sweep.py --dry-run                                    # the commands, one per line, nothing started
     python scripts/sweep.py --seeds 0 -- --total-timesteps 100000        # what follows `--` goes to every trainer
@@ -16,14 +16,17 @@ import ctypes
 import fcntl
 import glob
 import json
+import math
 import os
 import re
+import secrets
 import shlex
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -35,7 +38,7 @@ from typing import Any, Optional, TextIO
 from command_line import UserError, end_on_mistakes, parse_args
 
 ROOT = Path(__file__).resolve().parent.parent
-ENVS = ("Walker2d-v4", "Hopper-v4", "Ant-v4", "HalfCheetah-v4", "Reacher-v4", "Swimmer-v4")
+ENVIRONMENTS = ("Walker2d-v4", "Hopper-v4", "Ant-v4", "HalfCheetah-v4", "Reacher-v4", "Swimmer-v4")
 ALGOS = {  # what follows the trainer, and the name its runs get
     "smose": ("smose_sac.py", (), "smose_sac"),
     "sac-s": ("sac_baseline.py", ("--size", "S"), "sac_s"),
@@ -56,14 +59,17 @@ HARMLESS = {
     "compile",
 }
 HARMLESS |= {"track", "wandb_project_name", "wandb_entity", "capture_video"}
-PROGRESS = re.compile(r"step ([\d,]+)/([\d,]+) +([\d.,]+) steps/s +(\S.*?) left +return (\S+)")
+# steps done and planned, speed, time left, return; in warm-up a line has no speed and no time left
+PROGRESS = re.compile(
+    r"step ([\d,]+)/([\d,]+)(?:[^\r\n]*? ([\d.,]+) steps/s)?(?: +(\S[^\r\n]*?) left)?(?:[^\r\n]*?return (\S+))?"
+)
 LOCK_PATIENCE = 120  # seconds a retried run waits for what is left of its last attempt to let go of the folder
 STOP_PATIENCE = 60  # seconds a trainer gets to write its last checkpoint
 
 
 @dataclass
 class Args:
-    envs: tuple[str, ...] = ENVS
+    env_ids: tuple[str, ...] = ENVIRONMENTS
     """environments"""
     seeds: tuple[str, ...] = tuple(str(seed) for seed in range(10))
     """seeds"""
@@ -104,7 +110,8 @@ class Run:
 
     @property
     def name(self) -> str:
-        return f"{re.sub('[/:]', '-', self.env_id)}__{self.exp_name}__{self.seed}"
+        """How the trainers begin the name of the run's folder."""
+        return re.sub(r"[^\w.+-]+", "-", f"{self.env_id}__{self.exp_name}__{self.seed}", flags=re.ASCII)
 
     @property
     def title(self) -> str:
@@ -112,7 +119,7 @@ class Run:
 
 
 def words(values: tuple[str, ...]) -> list[str]:
-    """`--envs "A B" C` means the same as `--envs A B C`, in the shell sweep too; repeated words count once."""
+    """`--env-ids "A B" C` means the same as `--env-ids A B C`, in the shell sweep too; repeated words count once."""
     return list(dict.fromkeys(word for value in values for word in value.split()))
 
 
@@ -155,23 +162,26 @@ def parse_flags(flags: list[str], known: dict[str, Any], script: str) -> dict[st
 def parse_steps(text: str) -> int:
     """The trainers take 1e6 and 1_000_000 alike."""
     try:
-        return int(float(text))
-    except ValueError:
-        raise UserError(f"--total-timesteps {text} is not a number; write e.g. --total-timesteps 100000") from None
+        steps = int(float(text))
+    except (OverflowError, ValueError):
+        steps = 0
+    if steps < 1:
+        raise UserError(f"--total-timesteps {text} is not a number of steps; write e.g. --total-timesteps 100000")
+    return steps
 
 
 def list_runs(args: Args, extra: list[str]) -> list[Run]:
     """All runs of the sweep, seed by seed, so that every environment has a first result early."""
     if unknown := [algo for algo in words(args.algos) if algo not in ALGOS]:
         raise UserError(f"unknown algorithm {unknown[0]!r}; choose from {', '.join(ALGOS)}")
-    if wrong := [seed for seed in words(args.seeds) if not seed.isdecimal()]:
+    if wrong := [seed for seed in words(args.seeds) if not re.fullmatch("[0-9]{1,12}", seed)]:
         raise UserError(f"seed {wrong[0]!r} is not a whole number; write e.g. --seeds 0 1 2")
-    if not (args.envs and args.seeds and args.algos):
-        raise UserError("nothing to train; --envs, --seeds and --algos each need at least one word")
+    if not (args.env_ids and args.seeds and args.algos):
+        raise UserError("nothing to train; --env-ids, --seeds and --algos each need at least one word")
     defaults = {script: trainer_defaults(ROOT / script) for script in {ALGOS[algo][0] for algo in words(args.algos)}}
     runs = []
     for seed in words(args.seeds):
-        for env_id in words(args.envs):
+        for env_id in words(args.env_ids):
             for algo in words(args.algos):
                 script, size, exp_name = ALGOS[algo]
                 given = parse_flags(extra, defaults[script], script)
@@ -203,34 +213,40 @@ def same_setting(wanted: Any, recorded: Any) -> bool:
 def read_json(path: Path) -> dict[str, Any]:
     """A file that is missing or cut short by a crash counts as empty."""
     try:
-        return json.loads(path.read_text())
-    except (OSError, ValueError):
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return {}
+    return content if isinstance(content, dict) else {}
 
 
 def is_done(folder: Path, run: Run) -> bool:
-    return read_json(folder / "evaluation.json").get("steps", -1) >= run.total_timesteps
+    steps = read_json(folder / "evaluation.json").get("steps")
+    return isinstance(steps, int) and steps >= run.total_timesteps
 
 
 def matches(folder: Path, run: Run) -> bool:
     """Whether the folder holds this very run: same settings, and no more steps than wanted unless they are all done."""
     config = read_json(folder / "config.json")
-    recorded = config.get("args", {})
-    if config.get("format") != FORMATS[run.trainer]:
+    recorded = config.get("args")
+    if config.get("format") != FORMATS[run.trainer] or not isinstance(recorded, dict):
+        return False
+    if not isinstance(recorded.get("total_timesteps"), int):
         return False
     if not all(same_setting(wanted, recorded.get(name)) for name, wanted in run.settings.items()):
         return False
-    return is_done(folder, run) or recorded.get("total_timesteps", 0) <= run.total_timesteps
+    return is_done(folder, run) or recorded["total_timesteps"] <= run.total_timesteps
 
 
 def find_folder(runs_dir: Path, run: Run) -> Optional[Path]:
-    """The newest folder that holds this run."""
-    folders = {}
-    for path in runs_dir.glob(f"{glob.escape(run.name)}__*"):
-        suffix = path.name[len(run.name) + 2 :]
-        if suffix.isdecimal():
-            folders[path] = int(suffix)
-    return next((path for path in sorted(folders, key=folders.get, reverse=True) if matches(path, run)), None)
+    """The folder that holds this run: the finished one, else the one in training, the longest planned, the newest."""
+
+    def rank(folder: Path) -> tuple[bool, bool, int, int]:
+        planned = read_json(folder / "config.json")["args"]["total_timesteps"]
+        return is_done(folder, run), is_locked(folder), planned, int(folder.name[len(run.name) + 2 :])
+
+    folders = runs_dir.glob(f"{glob.escape(run.name)}__*")
+    named = (folder for folder in folders if re.fullmatch("[0-9]{1,18}", folder.name[len(run.name) + 2 :]))
+    return max((folder for folder in named if matches(folder, run)), key=rank, default=None)
 
 
 def is_locked(folder: Path) -> bool:
@@ -254,6 +270,12 @@ def find_state(runs_dir: Path, run: Run) -> tuple[str, Optional[Path]]:
     return ("done" if is_done(folder, run) else "resume"), folder
 
 
+def final_return(folder: Path) -> str:
+    """The mean of the final evaluation; empty while shared storage is slow to show the file."""
+    mean = read_json(folder / "evaluation.json").get("mean")
+    return f"{mean:.1f}" if isinstance(mean, (int, float)) else ""
+
+
 def make_command(run: Run, folder: Optional[Path], python: str, root: Path) -> list[str]:
     """The trainer's command line; a resumed run takes all its flags from its folder, save for a later end."""
     command = [python, str(root / run.trainer)]
@@ -265,17 +287,17 @@ def make_command(run: Run, folder: Optional[Path], python: str, root: Path) -> l
     return command
 
 
-def print_commands(runs: list[Run], runs_dir: Path, python: str) -> None:
+def print_commands(runs: list[Run], runs_dir: Path, python: str, logs: str) -> None:
     """One line per run that a shell can read: its command and where its output goes, or a comment why not."""
     for run in runs:
         state, folder = find_state(runs_dir, run)
         if state == "done":
-            print(f"# {run.title} is done: {folder}")
+            print(f"# {run.title} is done: return {final_return(folder)}, {folder}")
         elif state == "busy":
             print(f"# {run.title} is being trained by another process: {folder}")
         else:
             command = shlex.join(make_command(run, folder, python, ROOT))
-            print(f"{command}  # {run.title} > {runs_dir / 'logs' / run.name}.log")
+            print(f"{command}  # {run.title} > {logs}/{run.name}.log")
 
 
 def die_with_parent() -> None:
@@ -349,9 +371,8 @@ def table_row(run: Run, state: str, progress: Optional[dict[str, str]], outcome:
     """One run as run, state, steps, return, time left, and a note: where it runs or what became of it."""
     total = f"{run.total_timesteps:,}"
     if state == "done":
-        result = read_json(Path(outcome) / "evaluation.json")
-        mean = f"{result['mean']:.1f}" if result else ""  # shared storage may be slow to show the file
-        return run.title, state, f"{result.get('steps', run.total_timesteps):,}/{total}", mean, "", outcome
+        steps = read_json(Path(outcome) / "evaluation.json").get("steps", run.total_timesteps)
+        return run.title, state, f"{steps:,}/{total}", final_return(Path(outcome)), "", outcome
     if state == "busy":
         return run.title, state, "", "", "", f"another process trains {outcome}"
     if state == "running" and progress:
@@ -378,7 +399,7 @@ def format_summary(runs: list[Run], states: list[str], progress: list[Optional[d
         if state in ("running", "waiting"):
             steps_left += run.total_timesteps - (int(at["step"].replace(",", "")) if at else 0)
         if state == "running" and at:
-            speed += float(at["speed"].replace(",", ""))
+            speed += float(at["speed"].replace(",", "") or 0)
     if steps_left and speed:
         text += f"  about {timedelta(seconds=int(steps_left / speed))} left"
     return text
@@ -395,7 +416,10 @@ class Display:
         self.told: set[int] = set()
 
     def say(self, text: str) -> None:
-        print(text, file=self.screen, flush=True)
+        try:
+            print(text, file=self.screen, flush=True)
+        except BrokenPipeError:  # `| head -1`: training goes on unseen
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.screen.fileno())
 
     def show(self, runs: list[Run], states: list[str], progress: list, outcomes: list[str]) -> None:
         size = shutil.get_terminal_size()
@@ -426,13 +450,16 @@ def first_line(problem: Exception) -> str:
 def connect(args: Args) -> Any:
     """Joins the cluster at --address (or where RAY_ADDRESS says), or starts Ray on this machine for the sweep alone."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    address = args.address or os.environ.get("RAY_ADDRESS")
+    local = address in (None, "local")
+    if local and "RAY_AUTH_MODE" not in os.environ:  # else Ray leaves a token file, and later clusters ask for it
+        os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     try:
         import ray
     except ImportError:
         raise UserError("Ray is not installed; pip install -r requirements-dev.txt, or use scripts/sweep.sh") from None
-    address = args.address or os.environ.get("RAY_ADDRESS")
     quiet = {"logging_level": "ERROR", "log_to_driver": False}
-    if address in (None, "local"):
+    if local:
         cpus = args.jobs * args.cpus_per_run if args.jobs else max(os.cpu_count() or 1, args.cpus_per_run)
         for patience in (1, 0):
             try:
@@ -446,19 +473,28 @@ def connect(args: Args) -> Any:
     if args.jobs:
         raise UserError("--jobs is for this machine alone; on a cluster --cpus-per-run decides how many run at a time")
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    try:
-        if host and port.isdecimal():  # Ray itself would knock for a minute
-            socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address, **quiet)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as problem:
-        raise UserError(f"no Ray cluster at {address} ({first_line(problem)}); start one: ray start --head") from None
+    with tempfile.TemporaryFile("w+") as said:
+        try:
+            if host and port.isdecimal():  # Ray itself would knock for a minute
+                socket.create_connection((host, int(port)), timeout=10).close()
+            with hush_ray(said):
+                ray.init(address, **quiet)
+        except (OSError, OverflowError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+            said.seek(0)
+            if re.search("InvalidAuthToken|authentication token", f"{problem} {said.read()}"):
+                raise UserError(
+                    f"the Ray cluster at {address} asks for a token that this shell doesn't have; give all its nodes "
+                    "and this shell the same RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH=FILE, as in the README"
+                ) from None
+            text = f"no Ray cluster at {address} ({first_line(problem)}); start one: ray start --head"
+            raise UserError(text) from None
     return ray
 
 
 @contextlib.contextmanager
-def hush_ray(log_path: Path) -> Iterator[TextIO]:
+def hush_ray(log: TextIO) -> Iterator[TextIO]:
     """Ray's remarks on lost nodes, pages long, go to a file; what is yielded still writes to the terminal."""
-    with open(log_path, "a") as log, os.fdopen(os.dup(1), "w") as screen:
+    with os.fdopen(os.dup(1), "w") as screen:
         stderr = os.dup(2)
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
@@ -532,7 +568,7 @@ def sweep(args: Args, runs: list[Run], runs_dir: Path) -> int:
         return 0
     ray = connect(args)
     (runs_dir / "logs").mkdir(parents=True, exist_ok=True)
-    with hush_ray(runs_dir / "logs" / "ray.log") as screen:
+    with open(runs_dir / "logs" / "ray.log", "a") as log, hush_ray(log) as screen:
         code = follow(ray, args, runs, runs_dir, states, outcomes, Display(screen, args.interval))
     for run, state, outcome in zip(runs, states, outcomes, strict=True):
         if state == "failed":
@@ -549,11 +585,14 @@ def main() -> None:
         raise UserError(f"--runs-dir {args.runs_dir} is not named `runs`, as the trainers' folder always is")
     if args.cpus_per_run < 1 or args.retries < 0 or args.jobs is not None and args.jobs < 1:
         raise UserError("--jobs and --cpus-per-run start at 1, --retries at 0")
+    for flag, value in (("--gpus-per-run", args.gpus_per_run), ("--interval", args.interval)):
+        if not 0 <= value < math.inf:
+            raise UserError(f"{flag} {value} is neither 0 nor a positive number; write e.g. {flag} 0.5")
     if shutil.which(args.python) is None:
         raise UserError(f"--python {args.python} is not a program; give the path of a Python with PyTorch")
     runs = list_runs(args, extra)
     if args.dry_run:
-        print_commands(runs, runs_dir, args.python)
+        print_commands(runs, runs_dir, args.python, f"{args.runs_dir}/logs")
         return
     sys.exit(sweep(args, runs, runs_dir))
 

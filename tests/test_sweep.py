@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import io
+import json
 import os
 import random
 import re
@@ -31,20 +32,20 @@ def call(command: list[str], folder: Path, timeout: float = 300) -> subprocess.C
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=timeout)
 
 
-def dry_run(folder: Path, *flags: str) -> list[str]:
+def dry_run(folder: Path, *flags: str, clean: bool = True) -> list[str]:
     """The lines that --dry-run prints, which are the same for both sweeps."""
     shell, ray = (call([*command, "--dry-run", *flags], folder) for command in (SHELL, RAY))
     assert shell.returncode == ray.returncode == 0, shell.stderr + ray.stderr
     assert shell.stdout == ray.stdout
-    assert not (folder / "runs/logs").exists()
+    assert not (clean and (folder / "runs/logs").exists())
     return ray.stdout.splitlines()
 
 
 def plan_one(folder: Path, *settings: str) -> str:
     """What --dry-run says of Reacher-v4 smose 0, without the paths of this machine."""
-    (run,) = sweep.list_runs(sweep.Args(envs=("Reacher-v4",), seeds=("0",), algos=("smose",)), list(settings))
+    (run,) = sweep.list_runs(sweep.Args(env_ids=("Reacher-v4",), seeds=("0",), algos=("smose",)), list(settings))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        sweep.print_commands([run], folder / "runs", "python")
+        sweep.print_commands([run], folder / "runs", "python", "runs/logs")
     return printed.getvalue().strip().replace(f"python {ROOT}/", "").split("  # ")[0]
 
 
@@ -131,6 +132,10 @@ def test_progress_line_of_the_trainers_is_understood(tmp_path):
     assert sweep.read_progress(tmp_path, run, "abc") is None  # an earlier sweep's
     log.write_text(line + header)
     assert sweep.read_progress(tmp_path, run, "abc")["step"] == "10,000"  # from where it is about to go on
+    log.write_text(line + header + "step 10,500/1,000,000  warm-up  return -1.0\n")
+    at = sweep.read_progress(tmp_path, run, "abc")
+    assert (at["step"], at["speed"], at["left"], at["return"]) == ("10,500", "", "", "-1.0")
+    assert sweep.format_summary([run], ["running"], [at]) == "0 done  1 running  0 waiting  0 failed"
     log.write_text(line + header + line.replace("10,000/", "20,000/"))
     progress = sweep.read_progress(tmp_path, run, "abc")
     row = sweep.table_row(run, "running", progress, "")
@@ -143,8 +148,13 @@ def test_default_is_the_papers_study(tmp_path):
     lines = dry_run(tmp_path)
     assert len(lines) == len(set(lines)) == 6 * 10 * 4
     first = f"{sys.executable} {ROOT}/smose_sac.py --env-id Walker2d-v4 --seed 0  # Walker2d-v4 smose 0 > "
-    assert lines[0] == f"{first}{tmp_path}/runs/logs/Walker2d-v4__smose_sac__0.log"
+    assert lines[0] == f"{first}runs/logs/Walker2d-v4__smose_sac__0.log"
     assert f"{ROOT}/sac_baseline.py --env-id Swimmer-v4 --seed 9 --size L  # Swimmer-v4 sac-l 9 > " in lines[-1]
+
+
+def done_line(folder: Path, title: str = "Reacher-v4 smose 0") -> str:
+    mean = json.loads((folder / "evaluation.json").read_text())["mean"]
+    return f"# {title} is done: return {mean:.1f}, {folder}"
 
 
 def test_a_folder_counts_only_if_it_holds_this_very_run(smose_run, tmp_path):
@@ -154,32 +164,48 @@ def test_a_folder_counts_only_if_it_holds_this_very_run(smose_run, tmp_path):
     older, newer = runs / "Reacher-v4__smose_sac__0__100", runs / "Reacher-v4__smose_sac__0__99999"
     shutil.copytree(smose_run, older)
     shutil.copytree(smose_run, runs / "Reacher-v4__smose_sac__01__200")  # another run's name
-    assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is done: {older}"
-    assert plan_one(tmp_path, *SETTINGS, "--checkpoint-every", "7") == f"# Reacher-v4 smose 0 is done: {older}"
+    assert plan_one(tmp_path, *SETTINGS) == done_line(older)
+    assert plan_one(tmp_path, *SETTINGS, "--checkpoint-every", "7") == done_line(older)
     assert plan_one(tmp_path, *SETTINGS, "--gamma", "0.9") == f"{new} --gamma 0.9"
     assert plan_one(tmp_path, *SETTINGS[:-2]) == new.removesuffix(" --final-eval-episodes 3")  # not the default
     more = [*SETTINGS, "--total-timesteps", "600"]
     assert plan_one(tmp_path, *more) == f"smose_sac.py --resume {older} --total-timesteps 600"
     fewer = [*SETTINGS, "--total-timesteps", "300"]
-    assert plan_one(tmp_path, *fewer) == f"# Reacher-v4 smose 0 is done: {older}"
+    assert plan_one(tmp_path, *fewer) == done_line(older)
     shutil.copytree(smose_run, newer)
+    assert plan_one(tmp_path, *SETTINGS) == done_line(newer)
     (newer / "evaluation.json").unlink()
-    assert plan_one(tmp_path, *SETTINGS) == f"smose_sac.py --resume {newer}"
-    assert plan_one(tmp_path, *fewer) == f"# Reacher-v4 smose 0 is done: {older}"  # the newer one goes on for too long
     with open(newer / ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        assert plan_one(tmp_path, *SETTINGS) == done_line(older)
+        (older / "evaluation.json").unlink()
         assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is being trained by another process: {newer}"
-    (newer / "config.json").write_text('{"format": "smo')  # cut short by a crash
-    assert plan_one(tmp_path, *SETTINGS) == f"# Reacher-v4 smose 0 is done: {older}"
+    assert plan_one(tmp_path, *SETTINGS) == f"smose_sac.py --resume {newer}"
+    for damaged in ('{"format": "smo', "[]", "\udcff"):  # cut short by a crash, another program's, not UTF-8
+        (newer / "config.json").write_text(damaged, errors="surrogateescape")
+        assert plan_one(tmp_path, *SETTINGS) == f"smose_sac.py --resume {older}"
+
+
+def test_a_finished_run_and_a_longer_one_win_over_a_newer_shorter_one(smose_run, tmp_path):
+    older, newer = (tmp_path / "runs" / f"Reacher-v4__smose_sac__0__{time}" for time in (100, 200))
+    for folder, steps in ((older, 400), (newer, 300)):
+        shutil.copytree(smose_run, folder)
+        for name in ("config.json", "evaluation.json"):
+            text = (folder / name).read_text()
+            assert '": 400' in text
+            (folder / name).write_text(text.replace('": 400', f'": {steps}'))
+    assert plan_one(tmp_path, *SETTINGS) == done_line(older)
+    more = [*SETTINGS, "--total-timesteps", "600"]
+    assert plan_one(tmp_path, *more) == f"smose_sac.py --resume {older} --total-timesteps 600"
 
 
 def test_sizes_of_the_baseline_are_told_apart(sac_run, tmp_path):
     shutil.copytree(sac_run, tmp_path / "runs" / sac_run.name)
-    lines = dry_run(tmp_path, "--envs", "Reacher-v4", "--seeds", "0", "--algos", "sac-s sac-m", "--", *SETTINGS)
-    assert lines[0] == f"# Reacher-v4 sac-s 0 is done: {tmp_path / 'runs' / sac_run.name}"
+    lines = dry_run(tmp_path, "--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "sac-s sac-m", "--", *SETTINGS)
+    assert lines[0] == done_line(tmp_path / "runs" / sac_run.name, "Reacher-v4 sac-s 0")
     assert "sac_baseline.py --env-id Reacher-v4 --seed 0 --size M" in lines[1]
     named = dry_run(
-        tmp_path, "--envs", "Reacher-v4", "--seeds", "0", "--algos", "sac-m", "--", *SETTINGS, "--exp-name", "sac_s"
+        tmp_path, "--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "sac-m", "--", *SETTINGS, "--exp-name", "sac_s"
     )
     assert "--size M" in named[0]  # the same name does not make it the same run
 
@@ -192,13 +218,15 @@ def test_sizes_of_the_baseline_are_told_apart(sac_run, tmp_path):
         (["--seeds", "0 x"], "error: seed 'x' is not a whole number"),
         (["--jobs", "0"], "--jobs"),
         (["--jobs", "two"], "--jobs"),
-        (["--envs"], "--envs"),
+        (["--env-ids"], "--env-ids"),
         (["--gamma", "0.9"], "--gamma"),
         (["--python", "/no/python"], "/no/python is not a program"),
         (["--", "--gama", "0.9"], "has no flag --gama"),
         (["--", "--seed", "1"], "error: --seed is set by the sweep"),
         (["--", "gamma"], "'gamma' after `--` is no flag"),
         (["--", "--total-timesteps", "many"], "error: --total-timesteps many is not a number"),
+        (["--", "--total-timesteps", "inf"], "error: --total-timesteps inf is not a number"),
+        (["--seeds", "9" * 5000], "is not a whole number"),
     ],
 )
 def test_a_mistake_is_one_line(command, flags, complaint, tmp_path):
@@ -213,6 +241,8 @@ def test_mistakes_with_ray_alone(tmp_path):
         (["--address", "127.0.0.1:1"], "error: no Ray cluster at 127.0.0.1:1 ("),
         (["--runs-dir", "elsewhere"], "error: --runs-dir elsewhere is not named `runs`"),
         (["--address", "auto", "--jobs", "2"], "error: --jobs is for this machine alone"),
+        (["--gpus-per-run", "nan"], "error: --gpus-per-run nan is neither 0 nor a positive number"),
+        (["--interval", "inf"], "error: --interval inf is neither 0 nor a positive number"),
     ):
         result = call([*RAY, "--seeds", "0", "--algos", "smose", *flags], tmp_path)
         assert (result.returncode, result.stderr.count("\n")) == (2, 1), result.stderr
@@ -274,24 +304,46 @@ def stop_midway(command: list[str], folder: Path, number: signal.Signals, after:
 def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path, cleanup):
     """Begun with Ray, gone on with in the shell, both stopped midway: the weights of a run that nobody disturbed."""
     pytest.importorskip("ray")
-    flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1"]
+    flags = ["--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1"]
     settings = ["--", *SETTINGS, "--checkpoint-every", "50"]
     output = stop_midway([*RAY, *flags, *settings], tmp_path, signal.SIGINT, 150, cleanup)
     assert output == "stopped with 1 of 1 runs to do; the same command goes on from here\n"
     output = stop_midway([*SHELL, *flags, *settings], tmp_path, signal.SIGTERM, 250, cleanup)
     assert output == "stopped with 0 done, 0 skipped, 0 failed; the same command goes on from here\n"
 
-    result = call([*SHELL, *flags, "--envs", "Reacher-v4 Nothing-v4", "--jobs", "2", *settings], tmp_path)
+    result = call([*SHELL, *flags, "--env-ids", "Reacher-v4 Nothing-v4", "--jobs", "2", *settings], tmp_path)
     assert result.returncode == 1
-    assert "done: Reacher-v4 smose 0\n" in result.stdout
+    (run,) = tmp_path.glob("runs/Reacher*")
+    assert done_line(run).removeprefix("# ").replace(" is done", "") in result.stdout
     assert result.stdout.endswith("\n1 done, 0 skipped, 1 failed\n")
     assert re.search("^failed: Nothing-v4 smose 0: exit code 2: error: .*Nothing", result.stderr)
-    (run,) = tmp_path.glob("runs/Reacher*")
     assert_same_weights(run, smose_run)
     assert (tmp_path / "runs/logs/Reacher-v4__smose_sac__0.log").read_text().count(f"--resume {run}\n") >= 2
     assert call([*SHELL, *flags, *settings], tmp_path).stdout.endswith("\n0 done, 1 skipped, 0 failed\n")
     again = call([*RAY, *flags, *settings], tmp_path)
     assert again.returncode == 0 and again.stdout.endswith("1 done  0 running  0 waiting  0 failed\n")
+
+
+def test_sweep_and_trainer_name_a_run_alike_even_when_nobody_reads_the_output(tmp_path, cleanup):
+    """Else it would be trained twice, never start, or write its log elsewhere; `| head -1` must not end a training."""
+    pytest.importorskip("ray")
+    flags = ["--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1", "--", *SETTINGS]
+    for command, exp_name in ((SHELL, "a:b/c"), (RAY, "../ray")):
+        reader, writer = os.pipe()
+        process = subprocess.Popen([*command, *flags, "--exp-name", exp_name], cwd=tmp_path, stdout=writer)
+        cleanup.callback(process.kill)
+        os.close(writer)
+        os.read(reader, 1)
+        os.close(reader)  # as head does after its last line
+        assert process.wait(300) == 0
+        settings = sweep.Args(env_ids=("Reacher-v4",), seeds=("0",), algos=("smose",))
+        (run,) = sweep.list_runs(settings, [*SETTINGS, "--exp-name", exp_name])
+        (folder,) = (path for path in tmp_path.glob("runs/Reacher*") if path.name.startswith(f"{run.name}__"))
+        assert dry_run(tmp_path, *flags, "--exp-name", exp_name, clean=False) == [done_line(folder)]
+        assert (tmp_path / "runs/logs" / f"{run.name}.log").is_file()
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+    logs = {path.name for path in tmp_path.glob("runs/logs/*")}
+    assert logs == {"Reacher-v4__a-b-c__0.log", "Reacher-v4__..-ray__0.log", "ray.log"}
 
 
 def agent_ports() -> dict[str, int]:
@@ -323,7 +375,7 @@ def test_runs_of_a_lost_node_and_a_lost_worker_end_with_the_same_weights(
     two_nodes, smose_run, sac_run, tmp_path, cleanup
 ):
     cluster, doomed = two_nodes
-    flags = ["--envs", "Reacher-v4", "--seeds", "0", "--algos", "smose sac-s"]
+    flags = ["--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "smose sac-s"]
     command = [*RAY, "--address", cluster.address, *flags, "--", *SETTINGS, "--checkpoint-every", "50"]
     driver = start(command, tmp_path, cleanup)
     paused: dict[Path, int] = {}
