@@ -30,6 +30,10 @@ from colours import COLOURS  # noqa: E402
 from command_line import UserError, end_on_mistakes, parse_args  # noqa: E402
 from equations import drive_printed, equation_files, equations_of, equations_txt, how_it_acts, safe_names  # noqa: E402
 from names import Names, read_names  # noqa: E402
+from report.body import body_of, simulator  # noqa: E402
+from report.gait import gait_of  # noqa: E402
+from report.pushes import jumps_of, pushes_of  # noqa: E402
+from report.summary import decisive, failures_of, make_card, read_card, summary_of  # noqa: E402
 from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play  # noqa: E402
 from weights_figure import weights_figure  # noqa: E402
 
@@ -52,6 +56,10 @@ class Args:
     """episodes of the deterministic policy that the report looks at; by default 5, or more for 2,000 states"""
     video: bool = False
     """render the first episode: frames beside its timeline, and episode.mp4"""
+    pushes: bool = True
+    """push the simulated robot in every position and velocity and see whether it recovers; takes up to a minute"""
+    card: bool = False
+    """play under noise, delay, other mass and friction; robustness.json of scripts/evaluate.py is read anyway"""
     output: Optional[str] = None
     """the folder to write to; beside the actor if not given"""
     env_id: Optional[str] = None
@@ -65,6 +73,8 @@ class Episode:
     rewards: np.ndarray  # [T]
     experts: np.ndarray  # [T] index of the active expert
     ended: str  # "terminated" or "truncated"
+    actions: Optional[np.ndarray] = None  # [T, n_a]
+    poses: Optional[np.ndarray] = None  # [T, nq] MuJoCo's positions, where it is MuJoCo
     frames: dict[int, np.ndarray] = field(default_factory=dict)  # step -> rendered picture
 
 
@@ -129,18 +139,24 @@ def nearest_switch(actor: Actor, states: np.ndarray, unit: np.ndarray) -> tuple[
 
 def rollout(env: gym.Env, actor: Actor, seed: int, frame_every: int = 0) -> Episode:
     """An episode of the deployed policy, which acts to the last bit as evaluate.py's."""
-    policy, frames, steps = make_policy(actor), {}, []
+    policy, frames, steps, poses = make_policy(actor), {}, [], []
+    mujoco = simulator(env)
 
-    def filmed(obs: np.ndarray) -> tuple[np.ndarray, int]:
+    def watched(obs: np.ndarray) -> tuple[np.ndarray, int]:
+        if mujoco:
+            poses.append(mujoco[1].qpos.copy())
         if frame_every and len(steps) % frame_every == 0 and len(frames) < MOST_FRAMES:
             frames[len(steps)] = env.render()
         return policy(obs)
 
-    for step in play(env, filmed, seed):
+    for step in play(env, watched, seed):
         steps.append(step)
     observations = np.array([step.obs for step in steps], np.float32)
-    rewards, experts = (np.array([getattr(step, key) for step in steps]) for key in ("reward", "expert"))
-    return Episode(seed, observations, rewards, experts, "terminated" if steps[-1].terminated else "truncated", frames)
+    rewards, experts, actions = (
+        np.array([getattr(step, key) for step in steps]) for key in ("reward", "expert", "action")
+    )
+    ended = "terminated" if steps[-1].terminated else "truncated"
+    return Episode(seed, observations, rewards, experts, ended, actions, np.array(poses) if mujoco else None, frames)
 
 
 def usage_of(episodes: list[Episode], n_experts: int) -> dict[str, Any]:
@@ -229,17 +245,25 @@ def read_trees(actor: Actor) -> Optional[dict[str, Any]]:
     return trees
 
 
-def returns_of(actor: Actor, env_id: str, episodes: list[Episode]) -> dict[str, Any]:
-    """The run's own evaluation when it is of this very actor, else the episodes rolled out now."""
+def evaluation_of(actor: Actor, env_id: str) -> Optional[dict[str, Any]]:
+    """The run's own final evaluation, when it is of this very actor."""
     path = actor.path.parent / "evaluation.json"
-    if path.is_file():
-        try:
-            saved = json.loads(path.read_text(encoding="utf-8"))
-            if saved["steps"] == actor.steps and saved["env_id"] == env_id:
-                values = [float(v) for v in saved["returns"]]
-                return {"source": "evaluation.json", "mean": saved["mean"], "spread": saved["std"], "returns": values}
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path} is damaged ({error!r}); evaluate the run again or move the file away") from error
+    if not path.is_file():
+        return None
+    try:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if saved["steps"] != actor.steps or saved["env_id"] != env_id:
+            return None
+        return saved | {"returns": [float(v) for v in saved["returns"]], "mean": saved["mean"], "std": saved["std"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error!r}); evaluate the run again or move the file away") from error
+
+
+def returns_of(actor: Actor, env_id: str, episodes: list[Episode]) -> dict[str, Any]:
+    """Those of the run's own evaluation when it is of this very actor, else of the episodes rolled out now."""
+    saved = evaluation_of(actor, env_id)
+    if saved:
+        return {"source": "evaluation.json", **{key: saved[key] for key in ("mean", "returns")}, "spread": saved["std"]}
     values = [float(e.rewards.sum()) for e in episodes]
     return {"source": "rollouts", "mean": float(np.mean(values)), "spread": float(np.std(values)), "returns": values}
 
@@ -279,11 +303,16 @@ def plain(value: Any) -> Any:
     return int(value) if isinstance(value, np.integer) else value
 
 
+def kept_steps(n_s: int) -> int:
+    """How many steps of a recorded episode the page holds."""
+    return max(50, RECORDED_NUMBERS // (RECORDED_EPISODES * n_s))
+
+
 def recorded(actor: Actor, episode: Episode, spread: np.ndarray, whole: bool) -> dict[str, Any]:
     entry = {"seed": episode.seed, "return": episode.rewards.sum(), "length": len(episode.rewards)}
     entry |= {"ended": episode.ended, "experts": episode.experts + 1}
     if whole:
-        kept = max(50, RECORDED_NUMBERS // (RECORDED_EPISODES * len(spread)))
+        kept = kept_steps(len(spread))
         distance, other = nearest_switch(actor, episode.observations[:kept].astype(np.float64), spread)
         entry |= {"observations": episode.observations[:kept], "rewards": episode.rewards[:kept]}
         entry |= {"switch_distance_in_spreads": distance, "switch_to": other + 1}
@@ -338,6 +367,21 @@ def build_report(
         "trees": read_trees(actor),
     }
     # each further part of the page comes from a module in scripts/ and joins the report here, under its own key
+    mujoco, poses = (
+        simulator(env),
+        [e.poses[: kept_steps(n_s)] for e in episodes[:RECORDED_EPISODES] if e.poses is not None],
+    )
+    gait = gait_of(episodes, m)
+    report |= {
+        "body": body_of(mujoco[0], poses) if mujoco else None,
+        "gait": gait,
+        "jumps": jumps_of(episodes, actor.weights["action_scale"]),
+        "pushes": pushes_of(env, make_policy(actor), episodes, names["obs"], gait) if args.pushes else None,
+        "failures": failures_of(episodes, evaluation_of(actor, env.spec.id)),
+        "card": make_card(actor, args.env_id) if args.card else read_card(actor, env.spec.id),
+        "decisive": decisive(actor, states),
+    }
+    report["summary"] = summary_of(report)
     return report | {
         "how_it_acts": how_it_acts(shown),
         "equations": equations,
