@@ -3,17 +3,18 @@
 Every state is labelled by the trained router; for each expert one small CART tree says whether that expert takes the
 state (paper: appendix, "Decision Trees as a support for interpretation"). The trees are then judged three ways: on
 held-out episodes, over depths 1 to 8, and in closed loop, where they replace the router on the same episode seeds.
+Trees fitted on other episodes drive differently, so the closed loop is repeated with trees from resampled episodes.
 
     python distill_trees.py runs/Reacher-v4__smose_sac__0__1763251200
     python distill_trees.py results/policies/Reacher-v4/smose_seed0          # no replay file: states from new episodes
     python distill_trees.py runs/.../actor_best.safetensors --max-depth 4 --episodes 100
     python distill_trees.py runs/... --data rollouts --dagger 5              # also learn from states the trees visit
 
-Leaves in `trees/` beside the actor: expert_m.svg, expert_m.png, expert_m.txt, trees.json, fidelity.json, fidelity.png.
+Leaves in `trees/` beside the actor (`trees_best/` for actor_best.safetensors, and so on): expert_m.svg, expert_m.png,
+expert_m.txt, trees.json, fidelity.json, fidelity.png.
 """
 
 import contextlib
-import io
 import json
 import os
 import re
@@ -23,36 +24,36 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Optional
+from typing import Annotated, Any, Literal, Optional
 
 import gymnasium as gym
 import matplotlib
 import numpy as np
 import tyro
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
-from matplotlib.mathtext import MathTextParser
-from matplotlib.patches import FancyBboxPatch
-from matplotlib.textpath import TextPath
-from safetensors import SafetensorError, safe_open
 from sklearn.tree import DecisionTreeClassifier
 from tqdm import tqdm
 
+sys.path.append(str(Path(__file__).resolve().parent / "scripts"))
+
+from command_line import UserError, end_on_mistakes, parse_args, printable, read_json
+from names import read_names
+from saved_actor import FIRST_EVAL_SEED, Actor, Policy, load_actor, make_env, make_policy, play
+from saved_trees import Forest, Nodes, chosen_expert, trees_folder
+from tree_figures import curve_figure, leaf_answer, percent, symbol, tree_figure
+
 CURVE_DEPTH = 8
 HELD_OUT_SHARE = 0.2
-EVALUATION_SEED = 100_000  # the trainers' evaluation seeds; no state of these episodes is ever trained on
-ROLLOUT_SEED = 200_000
+ROLLOUT_SEED = 200_000  # states come from other episodes than the closed loop's, which start at FIRST_EVAL_SEED
 DAGGER_SEED = 300_000  # plus 100,000 for each further round
-Nodes = list[dict[str, Any]]  # a tree as trees.json has it
-Forest = list[Nodes]  # one tree per expert
+OWN_FILES = r"expert_\d+\.(svg|png|txt)|trees\.json|fidelity\.(json|png)"
 Report = dict[str, Any]
 progress = partial(tqdm, disable=None, leave=False)  # None: shown on a terminal only
 
 
 @dataclass
 class Args:
-    path: tyro.conf.Positional[Path]
-    """a run folder, or an actor.safetensors"""
+    path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PATH")]
+    """a run folder, or an actor file (*.safetensors)"""
     max_depth: int = 3
     """depth of the trees (1 to 8)"""
     data: Optional[Literal["replay", "rollouts"]] = None
@@ -63,38 +64,18 @@ class Args:
     """environment steps collected by `--data rollouts`, and by each round of `--dagger`"""
     episodes: int = 20
     """closed-loop episodes for the trees and for the linear router, on the same seeds (0 leaves the closed loop out)"""
+    fits: int = 10
+    """forests that drive in closed loop: the trees written, and others fitted on resampled training episodes"""
     dagger: int = 0
     """rounds of adding router-labelled states that the tree-routed policy itself visits"""
     seed: int = 0
     """seed of the held-out choice, the subsample, the fits and the bootstrap"""
-    names: Optional[Path] = None
-    """a JSON file with names for this environment's observations: {"obs": ["height", ...]}"""
-
-
-class UserError(Exception):
-    """A mistake the user can mend: printed as one line."""
-
-
-@dataclass
-class Actor:
-    env_id: str
-    steps: int
-    top_k: int
-    gate: str
-    router_weight: np.ndarray  # [M, n_s]
-    router_bias: np.ndarray  # [M]
-    mean_weight: np.ndarray  # [M, n_a, n_s]
-    mean_bias: np.ndarray  # [M, n_a]
-    action_scale: np.ndarray  # [n_a]
-    action_bias: np.ndarray  # [n_a]
-
-    @property
-    def n_experts(self) -> int:
-        return len(self.router_bias)
-
-    @property
-    def obs_size(self) -> int:
-        return self.router_weight.shape[1]
+    env_id: Optional[str] = None
+    """another environment than the actor's, of the same sizes; a module:Env-v0 id is imported only if named here"""
+    names: Optional[str] = None
+    """a JSON file with names: {"obs": ["height", ...], "action": ["torque", ...]}"""
+    output: Optional[Path] = None
+    """folder to write (default: trees/ beside the actor)"""
 
 
 @dataclass
@@ -114,68 +95,24 @@ class Tree:
     probability: np.ndarray  # [nodes, classes], by weighted training states; known for inner nodes too
 
 
-def load_actor(path: Path) -> Actor:
-    names = ["router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias", "action_scale", "action_bias"]
-    try:
-        with safe_open(path, framework="np") as file:
-            meta = file.metadata() or {}
-            if meta.get("format") != "smose-actor":
-                found = meta.get("format") or "no format"
-                raise UserError(f"{path} is not a SMoSE actor ({found} in its metadata); trees need a trained router")
-            tensors = [file.get_tensor(name).astype(np.float32) for name in names]
-        (m, n_s), n_a = tensors[0].shape, tensors[4].size
-        sound = [t.shape for t in tensors] == [(m, n_s), (m,), (m, n_a, n_s), (m, n_a), (n_a,), (n_a,)]
-        sound = sound and all(np.isfinite(t).all() for t in tensors) and 1 <= int(meta["top_k"]) <= m
-        if not sound or meta["gate"] not in ("one-hot", "softmax"):
-            raise ValueError("weights or metadata that cannot be")
-        return Actor(meta["env_id"], int(meta["steps"]), int(meta["top_k"]), meta["gate"], *tensors)
-    except (SafetensorError, KeyError, ValueError) as error:
-        raise UserError(f"{path} is damaged or not a safetensors actor ({error}); copy or train it again") from None
-
-
 def router_labels(actor: Actor, states: np.ndarray) -> np.ndarray:
-    """The expert the router gives each state to, in float32 as in training; ties go to the lowest index."""
-    return np.argmax(states @ actor.router_weight.T + actor.router_bias, axis=1)
+    """The expert that the deployed policy gives each state to; ties go to the lowest index."""
+    policy = make_policy(actor)
+    return np.array([policy(state)[1] for state in states], np.int32)
 
 
-def act(actor: Actor, state: np.ndarray, expert: Optional[int] = None) -> np.ndarray:
-    """The deployed action; where `expert` is given, that expert alone acts, with weight 1."""
-    if expert is None:
-        logits = actor.router_weight @ state + actor.router_bias
-        p = np.exp(logits - logits.max())
-        p /= p.sum()
-        chosen = np.argsort(-logits, kind="stable")[: actor.top_k]
-        weights = p[chosen] / p[chosen].sum() if actor.gate == "one-hot" else p[chosen]
-    else:
-        chosen, weights = [expert], [np.float32(1)]
-    mean = sum(w * (actor.mean_weight[m] @ state + actor.mean_bias[m]) for m, w in zip(chosen, weights, strict=True))
-    return actor.action_scale * np.tanh(mean) + actor.action_bias
+def tree_routed(actor: Actor, forest: Forest) -> Policy:
+    return make_policy(actor, route=partial(chosen_expert, forest))
 
 
-def make_env(actor: Actor) -> gym.Env:
-    gym.logger.min_level = gym.logger.ERROR  # v4 ids are what the paper used; their age is no news
-    try:
-        env = gym.make(actor.env_id)
-    except Exception as error:
-        raise UserError(f"cannot make the environment {actor.env_id} ({error}); install what it needs") from None
-    sizes, own = (env.observation_space.shape, env.action_space.shape), ((actor.obs_size,), actor.action_scale.shape)
-    if sizes != own:
-        raise UserError(f"{actor.env_id} has observation and action sizes {sizes}, the actor {own}; give its own actor")
-    return env
-
-
-def run_episode(env: gym.Env, actor: Actor, seed: int, trees: Optional[Forest] = None) -> tuple[float, np.ndarray]:
-    """One deterministic episode, routed by `trees` if given: its return and the states acted in."""
-    observation, _ = env.reset(seed=seed)
-    states, total, done = [], 0.0, False
-    while not done:
-        state = np.asarray(observation, dtype=np.float32)
-        states.append(state)
-        expert = None if trees is None else tree_routed_expert(trees, state)
-        observation, reward, terminated, truncated, _ = env.step(act(actor, state, expert))
-        total += float(reward)
-        done = terminated or truncated
-    return total, np.stack(states)
+def run_episode(env: gym.Env, policy: Policy, seed: int) -> tuple[float, np.ndarray, np.ndarray]:
+    """One deterministic episode: its return, the states acted in, and who acted."""
+    total, states, experts = 0.0, [], []
+    for step in play(env, policy, seed):
+        total += step.reward
+        states.append(step.obs)
+        experts.append(step.expert)
+    return total, np.array(states, np.float32), np.array(experts)
 
 
 def hold_out_episodes(episodes: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -189,12 +126,12 @@ def hold_out_episodes(episodes: np.ndarray, rng: np.random.Generator) -> np.ndar
 def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Generator) -> Data:
     """Label every written row of the run's replay file chunk by chunk, then draw at most `max_samples` of them."""
     path = folder / "replay.npy"
+    config = read_json(folder / "config.json", "use --data rollouts")
     try:
-        config = json.loads((folder / "config.json").read_text())
         env_id, obs_size, columns = config["env_id"], int(config["obs_size"]), config["replay_columns"]
         first, last, episode_column = int(columns["obs"][0]), int(columns["obs"][1]), int(columns["episode"][0])
-    except (FileNotFoundError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise UserError(f"{folder / 'config.json'} is missing or damaged ({error!r}); use --data rollouts") from None
+    except (LookupError, ArithmeticError, ValueError, TypeError) as error:
+        raise UserError(f"{folder / 'config.json'} is damaged ({error!r}); use --data rollouts") from None
     if (env_id, obs_size, last - first) != (actor.env_id, actor.obs_size, actor.obs_size):
         pair = f"{path} is of another environment ({env_id}, {obs_size} numbers) than the actor ({actor.env_id}, "
         raise UserError(f"{pair}{actor.obs_size}); give the actor of that run or use --data rollouts")
@@ -203,7 +140,7 @@ def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Gen
     except (ValueError, EOFError) as error:
         raise UserError(f"{path} is damaged ({error}); use --data rollouts") from None
     is_table = isinstance(table, np.ndarray) and table.ndim == 2 and table.dtype == np.float32
-    if not is_table or first < 0 or table.shape[1] <= max(last - 1, episode_column):
+    if not is_table or min(first, episode_column) < 0 or table.shape[1] <= max(last - 1, episode_column):
         raise UserError(f"{path} is no replay file of this run (columns not as in config.json); use --data rollouts")
 
     labels = np.zeros(len(table), dtype=np.int32)
@@ -225,13 +162,14 @@ def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Gen
 
 
 def collect_states(
-    env: gym.Env, actor: Actor, args: Args, first_seed: int, rng: np.random.Generator, trees: Optional[Forest] = None
+    env: gym.Env, actor: Actor, args: Args, first_seed: int, rng: np.random.Generator, forest: Optional[Forest] = None
 ) -> Data:
     """States the policy visits in whole episodes (five at least, so that a fifth can be held out), with labels."""
+    policy = make_policy(actor) if forest is None else tree_routed(actor, forest)
     visited: list[np.ndarray] = []
     with progress(total=args.rollout_steps, desc="collecting", unit="step") as bar:
         while len(visited) < 5 or sum(map(len, visited)) < args.rollout_steps:
-            visited.append(run_episode(env, actor, first_seed + len(visited), trees)[1])
+            visited.append(run_episode(env, policy, first_seed + len(visited))[1])
             bar.update(len(visited[-1]))
     states = np.concatenate(visited)
     labels = router_labels(actor, states)
@@ -257,12 +195,28 @@ def fit_tree(states: np.ndarray, labels: np.ndarray, n_classes: int, depth: int,
     return Tree(arrays, probability)
 
 
-def fit_trees(data: Data, n_experts: int, depth: int, seed: int) -> tuple[list[Tree], Tree]:
-    """One yes-or-no tree per expert, and one multi-class tree, from the states that are not held out."""
-    states, labels = data.states[~data.held_out], data.labels[~data.held_out]
+def fit_experts(states: np.ndarray, labels: np.ndarray, n_experts: int, depth: int, seed: int) -> list[Tree]:
+    """One yes-or-no tree per expert."""
     bar = progress(range(n_experts), desc="fitting", unit="tree")
-    experts = [fit_tree(states, labels == m, 2, depth, seed) for m in bar]
-    return experts, fit_tree(states, labels, n_experts, depth, seed)
+    return [fit_tree(states, labels == m, 2, depth, seed) for m in bar]
+
+
+def resampled_rows(data: Data, rng: np.random.Generator) -> np.ndarray:
+    """The training rows of as many training episodes, drawn with replacement."""
+    rows = np.flatnonzero(~data.held_out)
+    distinct, which = np.unique(data.episodes[rows], return_inverse=True)
+    times = np.bincount(rng.integers(len(distinct), size=len(distinct)), minlength=len(distinct))
+    return np.repeat(rows, times[which])
+
+
+def other_forests(data: Data, n_experts: int, args: Args) -> Iterator[Forest]:
+    """What might have been written had other episodes been seen: trees fitted on resampled training episodes."""
+    rng = np.random.default_rng([args.seed, 1])
+    one_episode = len(np.unique(data.episodes[~data.held_out])) == 1
+    for _ in range(0 if one_episode else args.fits - 1):
+        rows = resampled_rows(data, rng)
+        trees = fit_experts(data.states[rows], data.labels[rows], n_experts, args.max_depth, args.seed)
+        yield [json_nodes(tree, args.max_depth) for tree in trees]
 
 
 def step_down(tree: Tree, states: np.ndarray, nodes: np.ndarray) -> np.ndarray:
@@ -326,173 +280,57 @@ def json_nodes(tree: Tree, depth: int, multiclass: bool = False) -> Nodes:
     return nodes
 
 
-def leaf_of(nodes: Nodes, state: np.ndarray) -> dict[str, Any]:
-    node = nodes[0]
-    while "left" in node:
-        # float() because NumPy would round the threshold to float32, which can move it past the next value
-        node = nodes[node["left"] if float(state[node["feature"]]) <= node["threshold"] else node["right"]]
-    return node
+def closed_loop(env: gym.Env, policy: Policy, args: Args, desc: str) -> tuple[list[float], np.ndarray, np.ndarray]:
+    """Returns on the evaluation seeds, with all states met and who acted in them."""
+    bar = progress(range(args.episodes), desc=f"closed loop, {desc}", unit="episode")
+    returns, states, experts = zip(*(run_episode(env, policy, FIRST_EVAL_SEED + i) for i in bar), strict=True)
+    return list(returns), np.concatenate(states), np.concatenate(experts)
 
 
-def tree_routed_expert(experts: Forest, state: np.ndarray) -> int:
-    """The expert whose tree has the highest leaf probability; ties go to the lowest index."""
-    probabilities = [leaf_of(nodes, state)["probability"] for nodes in experts]
-    return probabilities.index(max(probabilities))
+def compare_returns(router: list[float], fits: list[list[float]], seed: int) -> dict[str, Any]:
+    """The first fit's trees against the router, paired by episode, with a 95% bootstrap interval.
 
-
-def closed_loop(env: gym.Env, actor: Actor, episodes: int, trees: Optional[Forest] = None) -> tuple[list[float], float]:
-    """Returns on the evaluation seeds, and how often the trees choose as the router does where they themselves lead."""
-    returns, agreed = [], []
-    desc = "closed loop, " + ("router" if trees is None else "trees")
-    for i in progress(range(episodes), desc=desc, unit="episode"):
-        total, states = run_episode(env, actor, EVALUATION_SEED + i, trees)
-        returns.append(total)
-        if trees is not None:
-            chosen = np.array([tree_routed_expert(trees, state) for state in states])
-            agreed.extend(chosen == router_labels(actor, states))
-    return returns, float(np.mean(agreed or [0]))
-
-
-def compare_returns(router: list[float], trees: list[float], agreement: float, seed: int) -> dict[str, Any]:
-    """Both means, and the paired difference with a 95% percentile bootstrap interval (None for a single episode)."""
-    difference, n, interval = np.array(trees) - np.array(router), len(router), None
-    if n > 1:
-        draws = np.random.default_rng(seed).integers(n, size=(10_000, n))
-        interval = np.percentile(difference[draws].mean(axis=1), [2.5, 97.5]).tolist()
+    A draw takes any of the fits and resamples its episodes: the interval says how far the cost of distilling may lie
+    from the mean, had other episodes been driven or learnt from. None where there is nothing to resample.
+    """
+    rng, n, differences = np.random.default_rng(seed), len(router), np.array(fits) - np.array(router)
+    drawn = [difference[rng.integers(n, size=(10_000, n))].mean(axis=1) for difference in differences]
+    interval = np.percentile(drawn, [2.5, 97.5]).tolist() if differences.size > 1 else None
     return {
         "episodes": n,
-        "first_seed": EVALUATION_SEED,
+        "first_seed": FIRST_EVAL_SEED,
         "router": {"mean": float(np.mean(router)), "std": float(np.std(router)), "returns": router},
-        "trees": {"mean": float(np.mean(trees)), "std": float(np.std(trees)), "returns": trees},
-        "difference": {"mean": float(difference.mean()), "interval_95": interval},
-        "agreement": agreement,
+        "trees": {"mean": float(np.mean(fits[0])), "std": float(np.std(fits[0])), "returns": fits[0]},
+        "fits": [float(np.mean(returns)) for returns in fits],
+        "difference": {"mean": float(differences[0].mean()), "interval_95": interval},
     }
 
 
-def observation_names(actor: Actor, user_file: Optional[Path]) -> list[list[str]]:
-    """Names for text, and for figures the paper's symbols: the user's, the project's for this size, or obs[i]."""
-    file = user_file or Path(__file__).resolve().parent / "scripts" / "names.json"
-    try:
-        names = json.loads(file.read_text(encoding="utf-8")) if user_file or file.is_file() else {}
-        entries = names["obs"] if user_file else names.get(actor.env_id.rsplit("-v", 1)[0], {}).get("obs", [])
-        if user_file and len(entries) != actor.obs_size:
-            raise UserError(f"{file} names {len(entries)} observations, the actor has {actor.obs_size}; name them all")
-        if len(entries) != actor.obs_size:
-            entries = [f"obs[{i}]" for i in range(actor.obs_size)]
-        entries = [{"text": entry} if isinstance(entry, str) else entry for entry in entries]
-        symbols = [f"${e['latex']}$" if "latex" in e else e["text"].replace("$", r"\$") for e in entries]
-        for symbol in symbols:
-            MathTextParser("path").parse(symbol)
-        return [[entry["text"] for entry in entries], symbols]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f'{file} is no file of names ({error!r}); write {{"obs": ["first name", ...]}}') from None
-
-
-def percent(share: float) -> str:
-    return "<0.1%" if 0 < share < 0.0005 else f"{share:.1%}"
-
-
-def leaf_answer(nodes: Nodes, leaf: dict[str, Any], expert: int) -> str:
-    return f"expert {expert}" if leaf["probability"] > 0.5 else "never" if len(nodes) == 1 else "another"
+def drive(env: gym.Env, actor: Actor, forest: Forest, data: Data, router: list[float], args: Args) -> dict[str, Any]:
+    """The closed loop with the trees as router, and with the trees of other fits."""
+    returns, states, experts = closed_loop(env, tree_routed(actor, forest), args, "trees")
+    fits = [returns]
+    for other in other_forests(data, actor.n_experts, args):
+        fits.append(closed_loop(env, tree_routed(actor, other), args, f"fit {len(fits) + 1} of {args.fits}")[0])
+    agreement = float((experts == router_labels(actor, states)).mean())
+    driven_in = args.env_id or actor.env_id
+    return {"env_id": driven_in} | compare_returns(router, fits, args.seed) | {"agreement": agreement}
 
 
 def tree_rules(nodes: Nodes, names: list[str], expert: int, n_states: int, at: int = 0, indent: str = "") -> list[str]:
     """The tree as indented text."""
     node = nodes[at]
-    if "left" not in node:
+    if "feature" not in node:
         share, answer = percent(node["samples"] / n_states), leaf_answer(nodes, node, expert)
         return [f"{indent}{answer}, probability {node['probability']:.3f} ({share} of states)"]
     yes, no = (tree_rules(nodes, names, expert, n_states, node[side], indent + "    ") for side in ("left", "right"))
     return [f"{indent}if {names[node['feature']]} <= {node['threshold']:.4g}:", *yes, f"{indent}else:", *no]
 
 
-def tree_figure(nodes: Nodes, symbols: list[str], expert: int, n_states: int, title: str, about: str) -> Figure:
-    """A drawn tree: questions in white boxes, leaves coloured by the probability that the expert takes the state."""
-    row, box, gap, margin = 1.15, 0.6, 0.2, 0.25  # inches, as are all coordinates
-    colours = LinearSegmentedColormap.from_list("probability", ["#efe9e1", "#c5dbe8", "#2f79a8", "#14507a"])
-
-    def lines(node: dict[str, Any]) -> list[str]:
-        if "left" in node:
-            return [f"{symbols[node['feature']]} ≤ " + f"{node['threshold']:.4g}".replace("-", "−")]
-        answer = f"{leaf_answer(nodes, node, expert)} · {node['probability']:.2f}"
-        return [answer, f"{percent(node['samples'] / n_states)} of states"]
-
-    def width(text: str, size: float) -> float:
-        return TextPath((0, 0), text, size=size).get_extents().width / 72
-
-    box_width = max([1.2, *(width(text, 11.5) + 0.25 for node in nodes for text in lines(node))])
-    place: dict[int, tuple[float, int]] = {}
-    leaves = iter(range(len(nodes)))
-
-    def lay_out(i: int, level: int) -> float:
-        below = [lay_out(nodes[i][side], level + 1) for side in ("left", "right") if side in nodes[i]]
-        x = sum(below) / 2 if below else next(leaves) * (box_width + gap)
-        place[i] = (x, level)
-        return x
-
-    lay_out(0, 0)
-    tree_width = max(x for x, _ in place.values()) + box_width
-    full_width = max(tree_width, width(title, 16), width(about, 9)) + 2 * margin
-    height = max(level for _, level in place.values()) * row + box + 1.15
-    left, top = (full_width - tree_width + box_width) / 2, height - 0.9 - box / 2
-    figure = Figure(figsize=(full_width, height))
-    axes = figure.add_axes((0, 0, 1, 1), xlim=(0, full_width), ylim=(0, height))
-    axes.axis("off")
-    axes.text(margin, height - 0.2, title, size=13, weight="bold", va="top", color="#222222")
-    axes.text(margin, height - 0.5, about, size=9, va="top", color="#555555")
-    centre = {i: (left + x, top - level * row) for i, (x, level) in place.items()}
-    for i, node in enumerate(nodes):
-        x, y = centre[i]
-        for side, answer in (("left", "yes"), ("right", "no")) if "left" in node else ():
-            to_x, to_y = centre[node[side]]
-            axes.plot([x, to_x], [y - box / 2, to_y + box / 2], color="#888888", lw=1.2, zorder=1)
-            paper = {"fc": "white", "ec": "none", "pad": 1.5}
-            middle = ((x + to_x) / 2, (y + to_y) / 2)
-            axes.text(*middle, answer, size=8.5, style="italic", color="#555555", ha="center", va="center", bbox=paper)
-        p = node.get("probability")
-        fill, ink = ("white", "#222222") if p is None else (colours(p), "white" if p > 0.55 else "#222222")
-        corner, style = (x - box_width / 2 + 0.1, y - box / 2 + 0.1), "round,pad=0.1,rounding_size=0.13"
-        size = (box_width - 0.2, box - 0.2)
-        axes.add_patch(FancyBboxPatch(corner, *size, boxstyle=style, fc=fill, ec="#666666", lw=1, zorder=2))
-        first, *second = lines(node)
-        weight = "bold" if second else "normal"
-        axes.text(x, y + 0.1 * len(second), first, size=10.5, weight=weight, ha="center", va="center", color=ink)
-        axes.text(x, y - 0.15, "".join(second), size=8, ha="center", va="center", color=ink)
-    return figure
-
-
-def curve_figure(report: Report) -> Figure:
-    figure = Figure(figsize=(9.5, 4.2), layout="constrained")
-    together, alone = figure.subplots(1, 2)
-    curve, n_experts = report["curve"], len(report["experts"])
-    depths = [row["depth"] for row in curve]
-    joint, single = ([row[f"{name}_fidelity"] for row in curve] for name in ("joint", "multiclass"))
-    together.plot(depths, joint, "o-", color="#14507a", label=f"{n_experts} trees")
-    together.plot(depths, single, "s--", color="#c2571a", label="one multi-class tree")
-    together.axhline(report["majority_fidelity"], color="#777777", lw=1, ls=":", label="always the commonest expert")
-    together.set_title("agreement with the router", loc="left", size=11)
-    together.set_ylim(0, 1.02)
-    colours = matplotlib.colormaps["tab10" if n_experts <= 10 else "turbo"]
-    for m in range(n_experts):
-        scores = [row["experts"][m]["balanced_accuracy"] for row in curve]
-        colour = colours(m if n_experts <= 10 else m / (n_experts - 1))
-        if None not in scores:
-            alone.plot(depths, scores, "o-", ms=3.5, lw=1.3, color=colour, label=f"expert {m + 1}")
-    alone.set_title("balanced accuracy of each expert's tree", loc="left", size=11)
-    for axes in (together, alone):
-        axes.axvline(report["max_depth"], color="#bbbbbb", lw=7, alpha=0.35, zorder=0)
-        axes.set(xlabel="depth", xticks=depths)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-    together.legend(frameon=False, fontsize=9, loc="lower right")
-    outside = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-    alone.legend(*alone.get_legend_handles_labels(), frameon=False, fontsize=8, ncols=1 + n_experts // 17, **outside)
-    figure.suptitle(f"{report['env_id']}: trees and router on held-out states", x=0.01, ha="left", weight="bold")
-    return figure
-
-
-def write_files(out: Path, report: Report, experts: list[Tree], multiclass: Tree, names: list[list[str]]) -> None:
-    texts, symbols = names
+def write_files(
+    out: Path, report: Report, actor: Actor, experts: list[Tree], multiclass: Tree, names: list[dict[str, str]]
+) -> None:
+    texts, symbols = [printable(name["text"]) for name in names], [symbol(name) for name in names]
     n_states, depth = report["data"]["train_states"], report["max_depth"]
     exported = []
     for tree, row in zip(progress(experts, desc="drawing", unit="tree"), report["experts"], strict=True):
@@ -510,9 +348,10 @@ def write_files(out: Path, report: Report, experts: list[Tree], multiclass: Tree
             figure.savefig(out / f"expert_{m}.svg", metadata={"Date": None})
         # deep trees are wide, and a PNG side has at most 65,536 pixels
         figure.savefig(out / f"expert_{m}.png", dpi=min(160, 30_000 / figure.get_figwidth()))
-    forest = {"format": "smose-trees", "env_id": report["env_id"], "obs_names": texts, "max_depth": depth}
-    forest |= {"experts": exported, "multiclass": {"nodes": json_nodes(multiclass, depth, multiclass=True)}}
-    (out / "trees.json").write_text(json.dumps(forest, ensure_ascii=False, indent=1), encoding="utf-8")
+    trees = {"format": "smose-trees", "env_id": report["env_id"], "actor": actor.identity, "obs_names": texts}
+    trees |= {"max_depth": depth, "experts": exported}
+    trees |= {"multiclass": {"nodes": json_nodes(multiclass, depth, multiclass=True)}}
+    (out / "trees.json").write_text(json.dumps(trees, ensure_ascii=False, indent=1), encoding="utf-8")
     (out / "fidelity.json").write_text(json.dumps(report, ensure_ascii=False, indent=1), encoding="utf-8")
     curve_figure(report).savefig(out / "fidelity.png", dpi=160)
 
@@ -520,21 +359,28 @@ def write_files(out: Path, report: Report, experts: list[Tree], multiclass: Tree
 @contextlib.contextmanager
 def folder_replaced_at_the_end(folder: Path) -> Iterator[Path]:
     """Write into a fresh folder that takes the place of the old one only when everything is there."""
-    if folder.exists() and not (folder.is_dir() and ((folder / "trees.json").exists() or not any(folder.iterdir()))):
-        raise UserError(f"{folder} exists and was not written by this script; move it away, it would be replaced")
-    fresh = folder.with_name(f".trees-{os.getpid()}")
-    fresh.mkdir()
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give another --output")
+    if folder.exists() and not all(re.fullmatch(OWN_FILES, path.name) for path in folder.iterdir()):
+        raise UserError(f"{folder} has files that this script did not write; move it away or give another --output")
+    if not folder.parent.is_dir():
+        raise UserError(f"--output {folder}: the folder above it does not exist; make it first")
+    fresh, old = (folder.with_name(f".{folder.name}-{word}-{os.getpid()}") for word in ("new", "old"))
     try:
+        fresh.mkdir()
         yield fresh
         if folder.exists():
-            shutil.rmtree(folder)
+            folder.rename(old)
         fresh.rename(folder)
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+        for left_over in (fresh, old):
+            shutil.rmtree(left_over, ignore_errors=True)
 
 
 def make_report(
-    args: Args, path: Path, actor: Actor, data: Data, source: dict[str, Any], curve: list[dict], rounds: list[dict]
+    args: Args, actor: Actor, data: Data, source: dict[str, Any], curve: list[dict], rounds: list[dict]
 ) -> Report:
     """Everything fidelity.json says."""
     in_training = np.bincount(data.labels[~data.held_out], minlength=actor.n_experts)
@@ -547,6 +393,8 @@ def make_report(
     notes = []
     if np.intersect1d(*parts).size:
         notes.append("only one episode: its last fifth is held out, so neighbouring states are in both parts")
+    if len(parts[0]) == 1 and args.episodes and args.fits > 1:
+        notes.append("only one training episode: nothing to resample, so the interval does not cover the fit")
     if actor.top_k > 1 or actor.gate != "one-hot":
         mix = f"the actor weighs its experts (top_k {actor.top_k}, gate {actor.gate})"
         notes.append(f"{mix}; routed by trees, one expert acts alone with weight 1: part of the difference")
@@ -555,7 +403,7 @@ def make_report(
     return {
         "format": "smose-fidelity",
         "env_id": actor.env_id,
-        "actor": path.name,
+        "actor": actor.path.name,
         "steps": actor.steps,
         "max_depth": args.max_depth,
         "seed": args.seed,
@@ -576,6 +424,12 @@ def score(value: Optional[float]) -> str:
 
 def print_report(report: Report) -> None:
     data, depth, n_experts = report["data"], report["max_depth"], len(report["experts"])
+    print(
+        f"{report['env_id']}: {n_experts} experts, labels by the router of {report['actor']} (step {report['steps']:,})"
+    )
+    used, available = data["states_used"], data["states_available"]
+    drawn = f", drawn at random (--max-samples {data['max_samples']})" if used < available else ""
+    print(f"states: {used:,} of {available:,} from {data['source']}{drawn}")
     trained = f"trained on {data['train_states']:,} states of {data['train_episodes']:,} episodes"
     held_out = f"held out {data['held_out_states']:,} states of {data['held_out_episodes']:,} others"
     print("\n".join([f"{trained}, {held_out}", *(f"note: {note}" for note in report["notes"])]))
@@ -591,10 +445,15 @@ def print_report(report: Report) -> None:
         print(f"{row['depth']:>5}  {row['joint_fidelity']:>8.1%}  {row['multiclass_fidelity']:>20.1%}{mark}")
     print(f"(always the commonest expert: {report['majority_fidelity']:.1%})")
     if loop := report["closed_loop"]:
-        print(f"\nclosed loop, {loop['episodes']} episodes on the same seeds (from {loop['first_seed']})")
-        print(f"  linear router {loop['router']['mean']:10.2f} ± {loop['router']['std']:.2f} over episodes")
-        print(f"  trees         {loop['trees']['mean']:10.2f} ± {loop['trees']['std']:.2f} over episodes")
-        print(f"  difference    {difference_text(loop)}, paired, with its 95% bootstrap interval")
+        episodes = f"{loop['episodes']} episodes on the same seeds ({loop['first_seed']}...)"
+        print(f"\nclosed loop in {loop['env_id']}, {episodes}")
+        print(f"  linear router {loop['router']['mean']:10.2f} (spread over episodes {loop['router']['std']:.2f})")
+        print(f"  trees         {loop['trees']['mean']:10.2f} (spread over episodes {loop['trees']['std']:.2f})")
+        print(f"  difference    {difference_text(loop)}, paired, with its 95% interval over episodes and fits")
+        if others := len(loop["fits"]) - 1:
+            low, mean, high = min(loop["fits"]), np.mean(loop["fits"]), max(loop["fits"])
+            among = f"with {others} more fits, on resampled episodes"
+            print(f"  {among}: returns {low:.2f} to {high:.2f}, {mean:.2f} on average")
         print(f"  where they lead, the trees choose the router's expert {loop['agreement']:.1%} of the time")
     if report["dagger"]:
         print("\nDAgger\nround   states  fidelity  (first data)  where they lead     return  difference (95% interval)")
@@ -615,86 +474,69 @@ def distill_rounds(
     args: Args, actor: Actor, env: Optional[gym.Env], data: Data, rng: np.random.Generator
 ) -> tuple[Data, list[Tree], Tree, list[dict[str, Any]]]:
     """Fit and judge; with --dagger, again after each round of states that the trees themselves lead to."""
-    first_data, trees, rounds = data, [], []
-    router_returns = closed_loop(env, actor, args.episodes)[0]
+    first_data, forest, rounds = data, [], []
+    router_returns = closed_loop(env, make_policy(actor), args, "router")[0] if args.episodes else []
     for number in range(args.dagger + 1):
         if number:
             first_seed = DAGGER_SEED + 100_000 * (number - 1)
-            data = aggregate(data, collect_states(env, actor, args, first_seed, rng, trees))
+            data = aggregate(data, collect_states(env, actor, args, first_seed, rng, forest))
         depth = CURVE_DEPTH if number == args.dagger else args.max_depth  # only the last trees get a curve
-        experts, multiclass = fit_trees(data, actor.n_experts, depth, args.seed)
-        trees = [json_nodes(tree, args.max_depth) for tree in experts]
+        states, labels = data.states[~data.held_out], data.labels[~data.held_out]
+        experts = fit_experts(states, labels, actor.n_experts, depth, args.seed)
+        multiclass = fit_tree(states, labels, actor.n_experts, depth, args.seed)
+        forest = [json_nodes(tree, args.max_depth) for tree in experts]
         now, on_first = (fidelity_curve(experts, multiclass, d, args.max_depth)[-1] for d in (data, first_data))
-        result = {"round": number, "train_states": int((~data.held_out).sum())}
-        result |= {"held_out_states": int(data.held_out.sum()), "joint_fidelity": now["joint_fidelity"]}
-        result |= {"joint_fidelity_first_data": on_first["joint_fidelity"], "closed_loop": None}
-        if args.episodes:
-            tree_returns, agreement = closed_loop(env, actor, args.episodes, trees)
-            result["closed_loop"] = compare_returns(router_returns, tree_returns, agreement, args.seed)
+        result = {"round": number, "train_states": len(states), "held_out_states": int(data.held_out.sum())}
+        result |= {"joint_fidelity": now["joint_fidelity"], "joint_fidelity_first_data": on_first["joint_fidelity"]}
+        result["closed_loop"] = drive(env, actor, forest, data, router_returns, args) if args.episodes else None
         rounds.append(result)
     return data, experts, multiclass, rounds
 
 
-def distill(args: Args) -> None:
+def check(args: Args) -> None:
     if not 1 <= args.max_depth <= CURVE_DEPTH:
         raise UserError(f"--max-depth {args.max_depth} is out of range; choose 1 to {CURVE_DEPTH}")
-    for name, least in {"max_samples": 10, "rollout_steps": 1, "episodes": 0, "dagger": 0, "seed": 0}.items():
+    for name, least in {
+        "max_samples": 10,
+        "rollout_steps": 1,
+        "episodes": 0,
+        "fits": 1,
+        "dagger": 0,
+        "seed": 0,
+    }.items():
         if getattr(args, name) < least:
             raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)} is too small; give {least} or more")
-    path = args.path / "actor.safetensors" if args.path.is_dir() else args.path
-    if not path.is_file():
-        raise UserError(f"there is no {path}; give a run folder or an actor file that smose_sac.py wrote")
-    actor = load_actor(path)
-    names = observation_names(actor, args.names)
-    has_replay = (path.parent / "replay.npy").is_file()
+    if args.seed >= 2**32:
+        raise UserError(f"--seed {args.seed} is too large; give at most {2**32 - 1}")
+
+
+def main(args: Args) -> None:
+    check(args)
+    actor = load_actor(args.path)
+    if not actor.n_experts:
+        raise UserError(f"{actor.path} is a SAC actor and has no router; trees need a SMoSE actor")
+    names = read_names(args.names, actor.env_id, actor.obs_size, actor.action_size)["obs"]
+    folder = actor.path.parent
+    has_replay = (folder / "replay.npy").is_file()
     if args.data == "replay" and not has_replay:
-        raise UserError(f"{path.parent} has no replay.npy; use --data rollouts")
+        raise UserError(f"{folder} has no replay.npy; use --data rollouts")
     source = args.data or ("replay" if has_replay else "rollouts")
-    env = make_env(actor) if source == "rollouts" or args.episodes or args.dagger else None
+    env = make_env(actor, args.env_id) if source == "rollouts" or args.episodes or args.dagger else None
     rng = np.random.default_rng(args.seed)
-    with folder_replaced_at_the_end(path.parent / "trees") as out:
+    output = (args.output or trees_folder(actor.path)).resolve()
+    with folder_replaced_at_the_end(output) as out:
         if source == "replay":
-            data = read_replay(actor, path.parent, args.max_samples, rng)
+            data = read_replay(actor, folder, args.max_samples, rng)
         else:
             data = collect_states(env, actor, args, ROLLOUT_SEED, rng)
-        available, used = int(data.counts.sum()), len(data.states)
-        print(f"{actor.env_id}: {actor.n_experts} experts, labels by the router of {path.name} (step {actor.steps:,})")
-        drawn = f", drawn at random (--max-samples {args.max_samples})" if used < available else ""
-        print(f"states: {used:,} of {available:,} from {source}{drawn}", flush=True)
+        origin = {"source": source, "states_available": int(data.counts.sum()), "states_used": len(data.states)}
         data, experts, multiclass, rounds = distill_rounds(args, actor, env, data, rng)
         curve = fidelity_curve(experts, multiclass, data, CURVE_DEPTH)
-        origin = {"source": source, "states_available": available, "states_used": used}
-        report = make_report(args, path, actor, data, origin, curve, rounds)
-        write_files(out, report, experts, multiclass, names)
-    print_report(report)
-    print(f"\nwritten to {path.parent / 'trees'}")
-
-
-def parse_args() -> Args:
-    """The command line; tyro's framed message about a mistake becomes one line."""
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            return tyro.cli(Args, description=__doc__)
-    except SystemExit as leaving:
-        if not leaving.code:
-            raise
-        rows = [row[2:].rstrip(" │") for row in re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).splitlines()[1:-1]]
-        text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
-        parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
-        told = [part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part)]
-        raise UserError("; ".join([*told, "see --help"])) from None
-
-
-def main() -> None:
-    try:
-        distill(parse_args())
-    except (UserError, OSError) as error:
-        print("error: " + " ".join(str(error).split()), file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        report = make_report(args, actor, data, origin, curve, rounds)
+        write_files(out, report, actor, experts, multiclass, names)
+    print_report(report)  # last, so that nothing is lost when nobody listens
+    print(f"\nwritten to {printable(str(output))}")
 
 
 if __name__ == "__main__":
-    main()
+    end_on_mistakes(lambda: main(parse_args(Args, __doc__)))

@@ -1,12 +1,10 @@
 """Trees as distill_trees.py writes them: where they lie, whose they are, whether they are sound, whom they choose."""
 
-import hashlib
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from command_line import UserError
+from command_line import UserError, read_json
 from saved_actor import Actor
 
 Nodes = list[dict[str, Any]]  # a tree as trees.json has it: the root first, a node before its children
@@ -19,31 +17,20 @@ def trees_folder(actor: Path) -> Path:
     return actor.with_name("trees" + (stem.removeprefix("actor") if stem.startswith("actor") else f"_{stem}"))
 
 
-def identity(actor: Actor) -> dict[str, Any]:
-    """How trees.json names the actor that its trees were made from."""
-    return {
-        "file": actor.path.name,
-        "sha256": hashlib.sha256(actor.path.read_bytes()).hexdigest(),
-        "steps": actor.steps,
-    }
-
-
 def read_trees(actor: Actor) -> dict[str, Any]:
     """The trees.json beside an actor, if its trees are of this very actor and sound."""
-    file, again = trees_folder(actor.path) / "trees.json", f"run python distill_trees.py {actor.path}"
     if not actor.n_experts:
         raise UserError(f"{actor.path} is a SAC actor and has no router; trees need a SMoSE actor")
-    if not file.is_file():
-        raise UserError(f"{file} not found; {again} first")
+    file, again = trees_folder(actor.path) / "trees.json", f"run python distill_trees.py {actor.path}"
+    trees = read_json(file, again)
     try:
-        trees = json.loads(file.read_text(encoding="utf-8"))
         owner, forest = trees["actor"]["sha256"], forest_of(trees)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{file} is damaged or of an older version ({error!r}); {again} again") from None
-    if owner != identity(actor)["sha256"]:
-        raise UserError(f"{file} was made from another actor than {actor.path.name}; {again} again")
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file} is damaged or of an older version ({error!r}); {again}") from None
+    if owner != actor.identity["sha256"]:
+        raise UserError(f"{file} was made from another actor than {actor.path.name}; {again}")
     if len(forest) != actor.n_experts or not all(is_tree(nodes, actor.obs_size) for nodes in forest):
-        raise UserError(f"{file} holds no trees for {actor.path.name}; {again} again")
+        raise UserError(f"{file} holds no trees for {actor.path.name}; {again}")
     return trees
 
 

@@ -1,16 +1,25 @@
 """Trees distilled from a router: exact where they can be, and judged on what they never saw."""
 
+import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from colours import COLOURS, colour
+from command_line import UserError
+from conftest import assert_one_line_error
+from PIL import Image
 from safetensors.numpy import load_file, save_file
+from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play
+from saved_trees import chosen_expert, is_tree, leaf_of, read_trees, trees_folder
 from scipy.stats import bootstrap
 from sklearn import metrics
 from sklearn.tree import DecisionTreeClassifier
@@ -47,7 +56,24 @@ class Octants(gym.Env):
         return self.last, reward, False, self.steps == 25, {}
 
 
-gym.register("Octants-v0", entry_point=Octants)
+class NaNs(Octants):
+    def state(self):
+        return super().state() * (np.nan if self.steps == 7 else 1)
+
+
+class NaNRewards(Octants):
+    def step(self, action):
+        observation, _, *rest = super().step(action)
+        return observation, np.nan, *rest
+
+
+class Breaks(Octants):
+    def step(self, action):
+        raise RuntimeError("cable loose")
+
+
+for kind in (Octants, NaNs, NaNRewards, Breaks):
+    gym.register(f"{kind.__name__}-v0", entry_point=kind)
 """
 SIGNS = np.array([[a, b, c, 0] for a in (1, -1) for b in (1, -1) for c in (1, -1)], dtype=np.float32)
 
@@ -103,23 +129,38 @@ def grid_states(n: int, seed: int = 0) -> np.ndarray:
     return np.column_stack([rng.choice([-1, -0.5, 0.5, 1], (n, 3)), rng.standard_normal(n)]).astype(np.float32)
 
 
-def run(monkeypatch, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", ["distill_trees.py", *map(str, arguments)])
-    dt.main()
+OCTANTS_ID = "octants_env:Octants-v0"
+
+
+@pytest.fixture
+def run(run_main):
+    """distil in this process, in a few episodes and a single fit unless told otherwise; imports the octants"""
+
+    def distill(*arguments, fits: int = 1):
+        return run_main(dt, *arguments, "--env-id", OCTANTS_ID, "--fits", fits)
+
+    return distill
 
 
 def read(folder: Path, name: str) -> dict:
     return json.loads((folder / "trees" / name).read_text(encoding="utf-8"))
 
 
-def random_router(n_s: int, n_experts: int = 8, seed: int = 0) -> dt.Actor:
-    rng = np.random.default_rng(seed)
-    router = rng.standard_normal((n_experts, n_s)).astype(np.float32), np.zeros(n_experts, np.float32)
-    experts = np.zeros((n_experts, 1, n_s), np.float32), np.zeros((n_experts, 1), np.float32)
-    return dt.Actor("none", 0, 1, "one-hot", *router, *experts, np.ones(1, np.float32), np.zeros(1, np.float32))
+def random_router(n_s: int, n_experts: int = 8, seed: int = 0) -> Actor:
+    router = np.random.default_rng(seed).standard_normal((n_experts, n_s)).astype(np.float32)
+    weights = {"router.weight": router, "router.bias": np.zeros(n_experts, np.float32)}
+    weights["experts.mean.weight"] = np.zeros((n_experts, 1, n_s), np.float32)
+    weights["experts.mean.bias"] = np.zeros((n_experts, 1), np.float32)
+    weights |= {"action_scale": np.ones(1, np.float32), "action_bias": np.zeros(1, np.float32)}
+    return Actor(Path("none"), {"format": "smose-actor", "env_id": "none", "seed": "0", "steps": "0"}, weights)
 
 
-def random_data(actor: dt.Actor, n: int, seed: int = 0) -> dt.Data:
+def fit_trees(data: dt.Data, n_experts: int, depth: int) -> tuple[list[dt.Tree], dt.Tree]:
+    states, labels = data.states[~data.held_out], data.labels[~data.held_out]
+    return dt.fit_experts(states, labels, n_experts, depth, 0), dt.fit_tree(states, labels, n_experts, depth, 0)
+
+
+def random_data(actor: Actor, n: int, seed: int = 0) -> dt.Data:
     rng = np.random.default_rng(seed)
     states = rng.standard_normal((n, actor.obs_size)).astype(np.float32)
     labels, episodes = dt.router_labels(actor, states), np.arange(n) // 20
@@ -135,11 +176,17 @@ def plain_probability(nodes: list, state: list[float]) -> float:
     return node["probability"]
 
 
+def distill_process(folder: Path, *arguments, **settings) -> subprocess.CompletedProcess:
+    """distil as a user does, in a process that finds the octants in `folder`"""
+    command = [sys.executable, ROOT / "distill_trees.py", *arguments, "--env-id", OCTANTS_ID]
+    settings["env"] = os.environ | {"PYTHONPATH": str(folder)} | settings.get("env", {})
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "timeout": 300} | settings
+    return subprocess.run(list(map(str, command)), **settings)
+
+
 def test_exact_regions_are_recovered_from_the_command_line(tmp_path):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(3000), np.arange(3000) // 25 + 1)
-    command = [sys.executable, str(ROOT / "distill_trees.py"), str(run_dir), "--episodes", "6"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+    done = distill_process(tmp_path, run_dir, "--episodes", 6, "--fits", 3)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""  # no progress bar outside a terminal, no warnings
     report = read(run_dir, "fidelity.json")
@@ -150,6 +197,7 @@ def test_exact_regions_are_recovered_from_the_command_line(tmp_path):
     loop = report["closed_loop"]
     assert loop["episodes"] == 6 and loop["trees"]["returns"] == loop["router"]["returns"]
     assert loop["difference"] == {"mean": 0, "interval_95": [0, 0]} and loop["agreement"] == 1
+    assert loop["fits"] == [loop["router"]["mean"]] * 3  # whatever the episodes, these regions are found
     assert np.std(loop["router"]["returns"]) > 0
     assert [row["depth"] for row in report["curve"]] == list(range(1, 9))
     assert report["curve"][0]["joint_fidelity"] < 0.6 and report["curve"][7]["joint_fidelity"] == 1
@@ -160,9 +208,9 @@ def test_exact_regions_are_recovered_from_the_command_line(tmp_path):
     assert "obs[0] <= 0:" in (run_dir / "trees" / "expert_1.txt").read_text()
 
 
-def test_trees_too_shallow_cost_return_and_the_interval_says_so(tmp_path, monkeypatch):
+def test_trees_too_shallow_cost_return_and_the_interval_says_so(tmp_path, run):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(3000), np.arange(3000) // 25 + 1)
-    run(monkeypatch, run_dir, "--episodes", 8, "--max-depth", 1)
+    run(run_dir, "--episodes", 8, "--max-depth", 1)
     report = read(run_dir, "fidelity.json")
     loop = report["closed_loop"]
     assert report["joint_fidelity"] < 0.6
@@ -175,7 +223,7 @@ def test_trees_too_shallow_cost_return_and_the_interval_says_so(tmp_path, monkey
 def test_trees_json_in_plain_python_equals_scikit_learn_on_10000_states():
     actor = random_router(n_s=11)
     data = random_data(actor, 8000)
-    experts, multiclass = dt.fit_trees(data, 8, dt.CURVE_DEPTH, seed=0)
+    experts, multiclass = fit_trees(data, 8, dt.CURVE_DEPTH)
     forest = json.loads(json.dumps([dt.json_nodes(tree, 3) for tree in experts]))
     states = np.random.default_rng(9).standard_normal((10_000, 11)).astype(np.float32)
     train, labels = data.states[~data.held_out], data.labels[~data.held_out]
@@ -185,11 +233,11 @@ def test_trees_json_in_plain_python_equals_scikit_learn_on_10000_states():
         classifier = DecisionTreeClassifier(max_depth=3, class_weight="balanced", random_state=0)
         theirs[:, m] = classifier.fit(train, labels == m).predict_proba(states)[:, 1]
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-12)
-    assert [dt.tree_routed_expert(forest, state) for state in states] == ours.argmax(axis=1).tolist()
+    assert [chosen_expert(forest, state) for state in states] == ours.argmax(axis=1).tolist()
 
     classifier = DecisionTreeClassifier(max_depth=3, class_weight="balanced", random_state=0).fit(train, labels)
     nodes = json.loads(json.dumps(dt.json_nodes(multiclass, 3, multiclass=True)))
-    leaves = np.array([dt.leaf_of(nodes, state)["probabilities"] for state in states])
+    leaves = np.array([leaf_of(nodes, state)["probabilities"] for state in states.tolist()])
     np.testing.assert_allclose(leaves, classifier.predict_proba(states), rtol=0, atol=1e-12)
 
 
@@ -199,7 +247,10 @@ def test_neighbouring_float32_values_are_kept_apart():
     for _ in range(20):  # half of the midpoints round to the upper value in float32
         states = np.array([[low], [high]] * 10, np.float32)
         nodes = dt.json_nodes(dt.fit_tree(states, np.array([0, 1] * 10), 2, 1, 0), 1)
-        assert dt.leaf_of(nodes, states[0])["probability"] == 0 and dt.leaf_of(nodes, states[1])["probability"] == 1
+        assert (
+            leaf_of(nodes, states[0].tolist())["probability"] == 0
+            and leaf_of(nodes, states[1].tolist())["probability"] == 1
+        )
         low, high = high, np.nextafter(high, np.float32(4))
 
 
@@ -218,7 +269,7 @@ def test_a_cut_tree_is_the_tree_fitted_at_that_depth(depth):
 
 def test_curve_equals_scikit_learn_at_every_depth():
     data = random_data(random_router(n_s=5, n_experts=4), 4000, seed=5)
-    experts, multiclass = dt.fit_trees(data, 4, 3, seed=0)
+    experts, multiclass = fit_trees(data, 4, 3)
     curve = dt.fidelity_curve(experts, multiclass, data, 3)
     train, test = ~data.held_out, data.held_out
     for row in curve:
@@ -245,15 +296,15 @@ def test_classes_weigh_inversely_to_their_frequency():
     labels = np.array([0] * 90 + [1] * 10)
     nodes = dt.json_nodes(dt.fit_tree(states, labels, 2, 1, 0), 1)
     # weights 100/(2*10) and 100/(2*90): 10*5 / (10*5 + 10*0.5556) = 0.9, where plain counting would say 0.5
-    assert dt.leaf_of(nodes, [1.0]) == {"probability": pytest.approx(0.9), "samples": 20}
-    assert dt.leaf_of(nodes, [0.0]) == {"probability": 0, "samples": 80}
+    assert leaf_of(nodes, [1.0]) == {"probability": pytest.approx(0.9), "samples": 20}
+    assert leaf_of(nodes, [0.0]) == {"probability": 0, "samples": 80}
 
 
-def test_an_expert_without_states_gets_a_tree_that_says_never(tmp_path, monkeypatch, capsys):
+def test_an_expert_without_states_gets_a_tree_that_says_never(tmp_path, run):
     bias = np.array([0, 0, -1e6, 0, 0, 0, 0, 0], np.float32)
     run_dir = write_actor(tmp_path / "run", **{"router.bias": bias})
     write_replay(run_dir, grid_states(2000), np.arange(2000) // 25 + 1)
-    run(monkeypatch, run_dir, "--episodes", 2, "--max-depth", 1)
+    done = run(run_dir, "--episodes", 2, "--max-depth", 1)
     third = read(run_dir, "trees.json")["experts"][2]
     assert third == {
         "expert": 3,
@@ -263,17 +314,17 @@ def test_an_expert_without_states_gets_a_tree_that_says_never(tmp_path, monkeypa
     }
     row = read(run_dir, "fidelity.json")["experts"][2]
     assert row["never"] and row["share"] == 0 and row["precision"] is None and row["recall"] is None
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if "never" in line]
+    (line,) = [line for line in done.stdout.splitlines() if "never" in line]
     assert line.split()[:2] == ["3", "0.0%"]
     assert "never" in (run_dir / "trees" / "expert_3.txt").read_text()
     assert (run_dir / "trees" / "expert_3.png").stat().st_size > 1000
 
 
-def test_one_expert_alone(tmp_path, monkeypatch):
+def test_one_expert_alone(tmp_path, run):
     one = {name: tensor[:1] for name, tensor in load_file(write_actor(tmp_path / "all") / "actor.safetensors").items()}
     one |= {"action_scale": np.ones(2, np.float32), "action_bias": np.zeros(2, np.float32)}
     run_dir = write_actor(tmp_path / "run", **one)
-    run(monkeypatch, run_dir, "--episodes", 2, "--rollout-steps", 50)
+    run(run_dir, "--episodes", 2, "--rollout-steps", 50)
     assert read(run_dir, "trees.json")["experts"][0]["nodes"][0]["probability"] == 1
     assert read(run_dir, "fidelity.json")["joint_fidelity"] == 1
 
@@ -293,18 +344,18 @@ def test_held_out_states_never_reach_the_trees():
     data = random_data(actor, 3000)
     spoilt = replace(data, states=data.states.copy(), labels=data.labels.copy())
     spoilt.states[data.held_out], spoilt.labels[data.held_out] = 1e6, 0
-    trees, spoilt_trees = (dt.fit_trees(d, 8, 3, seed=0) for d in (data, spoilt))
+    trees, spoilt_trees = (fit_trees(d, 8, 3) for d in (data, spoilt))
     for a, b in zip([*trees[0], trees[1]], [*spoilt_trees[0], spoilt_trees[1]], strict=True):
         assert dt.json_nodes(a, 3, True) == dt.json_nodes(b, 3, True)
     train_only = replace(data, held_out=np.zeros(3000, bool))
-    assert dt.json_nodes(dt.fit_trees(train_only, 8, 3, 0)[0][0], 3) != dt.json_nodes(trees[0][0], 3)
+    assert dt.json_nodes(fit_trees(train_only, 8, 3)[0][0], 3) != dt.json_nodes(trees[0][0], 3)
 
 
 def test_replay_rows_are_read_as_the_trainer_left_them(tmp_path):
     run_dir = write_actor(tmp_path / "run")
     states, episodes = grid_states(1000), np.roll(np.arange(1000) // 25 + 1, 300)  # a ring whose start lies inside
     write_replay(run_dir, states, episodes, spare=200_000)
-    actor = dt.load_actor(run_dir / "actor.safetensors")
+    actor = load_actor(run_dir / "actor.safetensors")
     data = dt.read_replay(actor, run_dir, 10_000, np.random.default_rng(0))
     assert np.array_equal(data.states, states) and np.array_equal(data.episodes, episodes)
     by_sign = ((states[:, 0] < 0) * 4 + (states[:, 1] < 0) * 2 + (states[:, 2] < 0)).astype(int)
@@ -314,10 +365,9 @@ def test_replay_rows_are_read_as_the_trainer_left_them(tmp_path):
     assert not set(few.episodes[few.held_out]) & set(few.episodes[~few.held_out])
 
 
-def test_the_subsample_and_a_lone_episode_are_stated(tmp_path, monkeypatch, capsys):
+def test_the_subsample_and_a_lone_episode_are_stated(tmp_path, run):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(1000), np.ones(1000))
-    run(monkeypatch, run_dir, "--episodes", 0, "--max-samples", 400, "--max-depth", 1)
-    out = capsys.readouterr().out
+    out = run(run_dir, "--episodes", 0, "--max-samples", 400, "--max-depth", 1).stdout
     assert "states: 400 of 1,000 from replay, drawn at random (--max-samples 400)" in out
     assert "note: only one episode" in out and "closed loop" not in out
     report = read(run_dir, "fidelity.json")
@@ -326,12 +376,14 @@ def test_the_subsample_and_a_lone_episode_are_stated(tmp_path, monkeypatch, caps
 
 
 def test_dagger_adds_states_the_trees_lead_to_and_labels_them_by_the_router(tmp_path):
-    actor = dt.load_actor(write_actor(tmp_path / "run") / "actor.safetensors")
-    env, args = dt.make_env(actor), dt.Args(path=tmp_path, rollout_steps=250)
+    actor = load_actor(write_actor(tmp_path / "run") / "actor.safetensors")
+    env, args = make_env(actor, OCTANTS_ID), dt.Args(path=tmp_path, rollout_steps=250)
     always_second = [[{"probability": float(m == 1), "samples": 1}] for m in range(8)]
     data = dt.collect_states(env, actor, args, dt.DAGGER_SEED, np.random.default_rng(0), always_second)
     assert len(data.states) == 250 and np.array_equal(data.labels, dt.router_labels(actor, data.states))
-    drift = np.tanh(actor.mean_bias[1]).sum() * (np.arange(250) % 25)  # only the second expert has acted
+    drift = np.tanh(actor.weights["experts.mean.bias"][1]).sum() * (
+        np.arange(250) % 25
+    )  # only the second expert has acted
     np.testing.assert_allclose(data.states[:, 3], drift, atol=1e-5)
     first = dt.collect_states(env, actor, args, dt.ROLLOUT_SEED, np.random.default_rng(0))
     assert not np.allclose(first.states[:, 3], drift, atol=1e-2)
@@ -341,9 +393,9 @@ def test_dagger_adds_states_the_trees_lead_to_and_labels_them_by_the_router(tmp_
     assert not set(both.episodes[both.held_out]) & set(both.episodes[~both.held_out])
 
 
-def test_dagger_reports_every_round(tmp_path, monkeypatch, capsys):
+def test_dagger_reports_every_round(tmp_path, run):
     run_dir = write_actor(tmp_path / "run")
-    run(monkeypatch, run_dir, "--dagger", 2, "--rollout-steps", 500, "--episodes", 3, "--max-depth", 2)
+    done = run(run_dir, "--dagger", 2, "--rollout-steps", 500, "--episodes", 3, "--max-depth", 2)
     report = read(run_dir, "fidelity.json")
     assert [row["round"] for row in report["dagger"]] == [0, 1, 2]
     assert [row["train_states"] for row in report["dagger"]] == [400, 800, 1200]
@@ -351,48 +403,173 @@ def test_dagger_reports_every_round(tmp_path, monkeypatch, capsys):
     assert report["dagger"][2]["joint_fidelity"] == report["joint_fidelity"]
     assert report["dagger"][2]["closed_loop"] == report["closed_loop"]
     assert report["dagger"][0]["closed_loop"]["router"] == report["closed_loop"]["router"]
-    table = capsys.readouterr().out.split("DAgger")[1].splitlines()
+    table = done.stdout.split("DAgger")[1].splitlines()
     assert [line.split()[0] for line in table[2:5]] == ["0", "1", "2"]
 
 
-def test_mixing_actors_act_as_deployed_and_the_note_says_what_trees_change(tmp_path, monkeypatch, capsys):
+def test_mixing_actors_act_as_deployed_and_the_note_says_what_trees_change(tmp_path, run):
     run_dir = write_actor(tmp_path / "run", top_k="2", gate="softmax")
-    actor = dt.load_actor(run_dir / "actor.safetensors")
-    state = np.array([1, 0.5, 0.5, 0], np.float32)
-    logits = SIGNS @ state
-    p = np.exp(logits) / np.exp(logits).sum()
-    first, second = 0, 1  # scores 2 and 1; the third pattern also scores 1, ties go to the lowest index
-    mean = p[first] * actor.mean_bias[first] + p[second] * actor.mean_bias[second]
-    np.testing.assert_allclose(dt.act(actor, state), np.tanh(mean), rtol=1e-5)
-    renormalised = mean / (p[first] + p[second])
-    np.testing.assert_allclose(dt.act(replace(actor, gate="one-hot"), state), np.tanh(renormalised), rtol=1e-5)
-    assert np.array_equal(dt.act(replace(actor, gate="one-hot", top_k=1), state), dt.act(actor, state, expert=0))
-    run(monkeypatch, run_dir, "--episodes", 2, "--rollout-steps", 200, "--max-depth", 1)
+    done = run(run_dir, "--episodes", 2, "--rollout-steps", 200)
+    actor = load_actor(run_dir)
+    mixed, alone = (make_policy(actor, route) for route in (None, lambda state: int(np.argmax(SIGNS @ state))))
+    env, loop = make_env(actor, OCTANTS_ID), read(run_dir, "fidelity.json")["closed_loop"]
+    for policy, who in ((mixed, "router"), (alone, "trees")):  # eight regions are found exactly at depth 3
+        played = [sum(step.reward for step in play(env, policy, FIRST_EVAL_SEED + i)) for i in range(2)]
+        assert loop[who]["returns"] == pytest.approx(played, abs=1e-12)
+    assert loop["router"]["returns"] != loop["trees"]["returns"] and loop["agreement"] == 1
     assert "one expert acts alone" in read(run_dir, "fidelity.json")["notes"][0]
-    assert "note: the actor weighs its experts (top_k 2, gate softmax)" in capsys.readouterr().out
+    assert "note: the actor weighs its experts (top_k 2, gate softmax)" in done.stdout
 
 
-def test_bootstrap_interval_is_scipys():
-    router, trees = np.random.default_rng(0).standard_normal((2, 20)).tolist()
-    result = dt.compare_returns(router, trees, 1.0, seed=0)["difference"]
+def test_bootstrap_interval_is_scipys_for_one_fit_and_of_all_draws_for_several():
+    rng = np.random.default_rng(0)
+    router, trees = rng.standard_normal((2, 20)).tolist()
+    result = dt.compare_returns(router, [trees], seed=0)["difference"]
     theirs = bootstrap((np.subtract(trees, router),), np.mean, method="percentile", n_resamples=20_000, rng=1)
     assert result["mean"] == pytest.approx(np.mean(trees) - np.mean(router))
     assert result["interval_95"] == pytest.approx(list(theirs.confidence_interval), abs=0.03)
-    assert dt.compare_returns([1.0], [2.0], 1.0, 0)["difference"] == {"mean": 1, "interval_95": None}
+    assert dt.compare_returns([1.0], [[2.0]], 0)["difference"] == {"mean": 1, "interval_95": None}
+
+    shifts = [0.0, 50.0, -30.0]  # fits that drive far better or worse than the trees written
+    several = dt.compare_returns(router, [(np.array(trees) + shift).tolist() for shift in shifts], seed=0)
+    assert several["difference"]["mean"] == result["mean"] and several["trees"]["returns"] == trees
+    assert several["fits"] == pytest.approx([np.mean(trees) + shift for shift in shifts])
+    pooled = [shift + theirs.bootstrap_distribution for shift in shifts]
+    assert several["difference"]["interval_95"] == pytest.approx(np.percentile(pooled, [2.5, 97.5]), abs=0.03)
+    one_episode = dt.compare_returns([1.0], [[2.0], [4.0]], 0)["difference"]
+    assert one_episode["mean"] == 1 and one_episode["interval_95"] == [1, 3]
 
 
-def test_names_are_the_papers_the_users_or_plain(tmp_path, monkeypatch):
-    reacher = replace(random_router(n_s=11), env_id="Reacher-v4")
-    texts, symbols = dt.observation_names(reacher, None)
-    assert texts[0] == "cos θ_fa" and symbols[0] == r"$\cos\theta_{fa}$"
-    assert dt.observation_names(replace(random_router(n_s=5), env_id="Reacher-v4"), None)[0][4] == "obs[4]"
+def test_resampling_draws_whole_training_episodes_with_replacement():
+    data = random_data(random_router(n_s=3), 2000)
+    trained_on = data.episodes[~data.held_out]
+    rows = dt.resampled_rows(data, np.random.default_rng(2))
+    assert not data.held_out[rows].any()
+    times = np.unique(rows, return_counts=True)[1]
+    drawn, sizes = np.unique(data.episodes[rows], return_counts=True)
+    assert sizes.sum() == 20 * len(np.unique(trained_on)) and set(sizes) >= {20, 40} and not (sizes % 20).any()
+    assert len(drawn) < len(np.unique(trained_on)) and np.array_equal(np.repeat(sizes // 20, 20), times)
+
+
+def test_other_fits_are_of_other_episodes_and_the_same_every_time(tmp_path):
+    actor = random_router(n_s=5)
+    data, args = random_data(actor, 2000), dt.Args(path=tmp_path, fits=4, max_depth=2)
+    forests = list(dt.other_forests(data, 8, args))
+    assert len(forests) == 3 and forests[0] != forests[1] != forests[2] != forests[0]
+    assert forests == list(dt.other_forests(data, 8, args))
+    assert forests != list(dt.other_forests(data, 8, replace(args, seed=1)))
+    written = [dt.json_nodes(tree, 2) for tree in fit_trees(data, 8, 2)[0]]
+    assert written not in forests and all(is_tree(nodes, 5) for forest in forests for nodes in forest)
+
+
+def test_the_interval_covers_what_another_fit_would_return(tmp_path, run):
+    """Trees from few states differ from fit to fit by more than their episodes do."""
+    run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(60), np.arange(60) // 3 + 1)
+    done = run(run_dir, "--episodes", 8, "--max-depth", 2, fits=8)
+    loop = read(run_dir, "fidelity.json")["closed_loop"]
+    low, high = loop["difference"]["interval_95"]
+    assert len(loop["fits"]) == 8 and loop["fits"][0] == loop["trees"]["mean"]
+    costs = np.array(loop["fits"]) - loop["router"]["mean"]
+    assert low <= costs.min() < costs.max() <= high  # with 8 fits, an eighth of the draws is around each
+    assert f"with 7 more fits, on resampled episodes: returns {min(loop['fits']):.2f} to" in done.stdout
+    run(run_dir, "--episodes", 8, "--max-depth", 2)
+    alone = read(run_dir, "fidelity.json")["closed_loop"]
+    assert alone["difference"]["mean"] == loop["difference"]["mean"] and len(alone["fits"]) == 1
+    narrow = alone["difference"]["interval_95"]
+    assert high - low > 1.2 * (narrow[1] - narrow[0])
+
+
+def test_with_one_training_episode_the_interval_says_what_it_leaves_out(tmp_path, run):
+    run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(100), np.ones(100))
+    done = run(run_dir, "--episodes", 2, "--max-depth", 1, fits=3)
+    assert len(read(run_dir, "fidelity.json")["closed_loop"]["fits"]) == 1
+    assert "the interval does not cover the fit" in done.stdout
+
+
+def test_names_are_the_papers_the_users_or_plain(tmp_path, run):
     file = tmp_path / "names.json"
-    file.write_text(json.dumps({"obs": ["left", {"text": "right", "latex": "r_1"}, "up $", "drift"]}))
+    own = ["left", {"text": "right", "latex": "r_1"}, "up $", "drift"]
+    file.write_text(json.dumps({"obs": own, "action": ["a", "b"]}))
     run_dir = write_actor(tmp_path / "run")
-    run(monkeypatch, run_dir, "--names", file, "--episodes", 0, "--rollout-steps", 500)
+    assert run(run_dir, "--names", file, "--episodes", 0, "--rollout-steps", 500).stderr == ""
     rules = (run_dir / "trees" / "expert_1.txt").read_text()
     assert "if left <= 0:" in rules and "if right <= 0:" in rules and "if up $ <= 0:" in rules
     assert read(run_dir, "trees.json")["obs_names"] == ["left", "right", "up $", "drift"]
+    assert dt.symbol({"text": "cos θ_fa", "latex": r"\cos\theta_{fa}"}) == r"$\cos\theta_{fa}$"
+    assert dt.symbol({"text": "5 $", "latex": r"\frac{a"}) == r"5 \$"  # more than matplotlib can set
+
+
+def test_trees_name_their_actor_and_lie_beside_it(tmp_path, run):
+    run_dir = write_actor(tmp_path / "run")
+    tensors = load_file(run_dir / "actor.safetensors")
+    with_metadata = {"format": "smose-actor", "env_id": OCTANTS_ID, "seed": "0", "steps": "700"}
+    tensors["router.bias"] = np.linspace(0, 1, 8, dtype=np.float32)
+    save_file(tensors, run_dir / "actor_best.safetensors", metadata=with_metadata)
+    short = ["--episodes", 0, "--rollout-steps", 200, "--max-depth", 1]
+    assert run(run_dir, *short).returncode == 0
+    first = (run_dir / "trees" / "trees.json").read_bytes()
+    assert run(run_dir / "actor_best.safetensors", *short).returncode == 0
+    assert (run_dir / "trees" / "trees.json").read_bytes() == first
+    content = (run_dir / "actor_best.safetensors").read_bytes()
+    best = json.loads((run_dir / "trees_best" / "trees.json").read_text())
+    sha = hashlib.sha256(content).hexdigest()
+    assert best["actor"] == {"file": "actor_best.safetensors", "sha256": sha, "steps": 700}
+    assert json.loads(first)["actor"] == load_actor(run_dir).identity and json.loads(first)["actor"]["steps"] == 1000
+    assert trees_folder(Path("a/actor_short.safetensors")) == Path("a/trees_short")
+    assert trees_folder(Path("a/walker.safetensors")) == Path("a/trees_walker")
+
+    assert run(run_dir, *short, "--output", tmp_path / "elsewhere").returncode == 0
+    assert (tmp_path / "elsewhere" / "trees.json").read_bytes() == first
+
+
+def test_trees_of_another_actor_and_damaged_ones_are_refused(tmp_path, run):
+    run_dir = write_actor(tmp_path / "run")
+    run(run_dir, "--episodes", 0, "--rollout-steps", 200, "--max-depth", 2)
+    actor, file = load_actor(run_dir), run_dir / "trees" / "trees.json"
+    good = file.read_text()
+    trees = read_trees(actor)
+    assert trees == json.loads(good)
+
+    def refused(*words):
+        with pytest.raises(UserError) as told:
+            read_trees(load_actor(run_dir))
+        assert all(word in str(told.value) for word in (*words, f"distill_trees.py {actor.path}"))
+
+    nodes = trees["experts"][0]["nodes"]
+    assert is_tree(nodes, 4) and "left" in nodes[0]
+    for change in ({"left": 0}, {"right": len(nodes)}, {"left": True}, {"left": -1}, {"feature": 4}, {"feature": -1}):
+        assert not is_tree([nodes[0] | change, *nodes[1:]], 4)
+    for change in ({"threshold": None}, {"threshold": float("nan")}, {"threshold": 10**400}, {"right": None}):
+        assert not is_tree([nodes[0] | change, *nodes[1:]], 4)
+    for leaf in ({}, {"probability": "1"}, {"probability": 1.5}, {"probability": float("nan")}, [], None):
+        assert not is_tree([leaf], 4)
+    assert not is_tree([], 4) and not is_tree({}, 4)
+
+    trees["experts"][0]["nodes"] = [{"feature": 0, "threshold": 0.0, "left": 0, "right": 0}]  # a walk without end
+    for damage in ("", "[" * 100_000, good[:-200], "{}", "[]", "1", good.replace('"sha256"', '"md5"')):
+        file.write_text(damage)
+        refused("trees.json is ")
+    file.write_text(json.dumps(trees))
+    refused("holds no trees for actor.safetensors")
+    file.write_text(good)
+    write_actor(run_dir, steps="1001")
+    refused("made from another actor")
+    file.unlink()
+    refused("cannot read", "No such file")
+
+
+def test_experts_have_the_reports_colours(tmp_path, run):
+    run_dir = write_actor(tmp_path / "run")
+    run(run_dir, "--episodes", 0, "--rollout-steps", 500)
+    assert [colour(m) for m in range(1, 9)] == COLOURS and len({colour(m) for m in range(1, 33)}) == 32
+
+    def area(file: str) -> dict[str, int]:
+        pixels = np.array(Image.open(run_dir / "trees" / file).convert("RGB")).astype(int) @ [1 << 16, 1 << 8, 1]
+        return {c: int((pixels == int(c[1:], 16)).sum()) for c in COLOURS}
+
+    assert min(area("fidelity.png").values()) > 100
+    for m in (1, 7, 8):
+        assert max(area(f"expert_{m}.png").items(), key=lambda pair: pair[1])[0] == colour(m)
 
 
 def spoil(run_dir: Path, what: str) -> list:
@@ -403,8 +580,8 @@ def spoil(run_dir: Path, what: str) -> list:
         return [run_dir / "nowhere"]
     if what == "no actor in it":
         actor.unlink()
-    elif what == "SAC actor":
-        save_file({"mean.weight": np.zeros((1, 1), np.float32)}, actor, metadata={"format": "sac-actor"})
+    elif what == "actor that mixes too many":
+        write_actor(run_dir, top_k="99")
     elif what == "not safetensors":
         actor.write_bytes(b"PK" + bytes(100))
     elif what == "cut actor":
@@ -436,37 +613,51 @@ def spoil(run_dir: Path, what: str) -> list:
         config.unlink()
     elif what == "damaged config":
         config.write_text('{"env_id": ')
+    elif what == "deep config":
+        config.write_text("[" * 100_000)
+    elif what == "endless config":
+        config.write_text(config.read_text().replace('"obs_size": 4', '"obs_size": Infinity'))
+    elif what == "config of other columns":
+        config.write_text(config.read_text().replace('"episode": [', '"episode": [-'))
     elif what == "no replay":
         replay.unlink()
         return [run_dir, "--data", "replay"]
     elif what == "unknown environment":
-        return [write_actor(run_dir, env_id="Nowhere-v7"), "--data", "rollouts"]
+        return [run_dir, "--env-id", "Nowhere-v7"]
     elif what == "environment of another size":
-        return [write_actor(run_dir, env_id="Reacher-v4"), "--data", "rollouts"]
+        return [run_dir, "--env-id", "Reacher-v4"]
+    elif what == "code in an actor file":
+        return [run_dir]
+    elif what.startswith("environment"):
+        return [run_dir, "--data", "rollouts", "--env-id", f"octants_env:{what.split()[-1]}"]
     elif what == "names for another size":
         (run_dir / "names.json").write_text('{"obs": ["one"]}')
         return [run_dir, "--names", run_dir / "names.json"]
-    elif what == "names no matplotlib can set":
-        (run_dir / "names.json").write_text(json.dumps({"obs": [{"text": "a", "latex": r"\frac{"}] * 4}))
-        return [run_dir, "--names", run_dir / "names.json"]
+    elif what == "names are no JSON":
+        return [run_dir, "--names", actor]
     elif what == "trees is in use":
         (run_dir / "trees").mkdir()
         (run_dir / "trees" / "thesis.txt").write_text("mine")
+        (run_dir / "trees" / "trees.json").write_text("{}")
+    elif what == "output is a file":
+        return [run_dir, "--env-id", OCTANTS_ID, "--output", config]
+    elif what == "output nowhere":
+        return [run_dir, "--env-id", OCTANTS_ID, "--output", run_dir / "no" / "where"]
     elif what.startswith("--"):
         return [run_dir, *what.split()]
-    return [run_dir]
+    return [run_dir, "--env-id", OCTANTS_ID]
 
 
 @pytest.mark.parametrize(
     ("what", "says"),
     [
-        ("no such folder", "there is no"),
-        ("no actor in it", "actor.safetensors; give a run folder"),
-        ("SAC actor", "not a SMoSE actor (sac-actor"),
-        ("not safetensors", "damaged or not a safetensors actor"),
-        ("cut actor", "damaged"),
-        ("actor with a hole", "damaged"),
-        ("actor of two sizes", "damaged"),
+        ("no such folder", "nowhere not found; give the folder of a run"),
+        ("no actor in it", "has no actor.safetensors; give the folder of a run"),
+        ("not safetensors", "not a safetensors file"),
+        ("cut actor", "not a safetensors file"),
+        ("actor with a hole", "router.bias holds numbers that are not finite"),
+        ("actor of two sizes", "router.bias has the shape (7,)"),
+        ("actor that mixes too many", "no policy of 8 experts has top_k '99'"),
         ("replay of another environment", "another environment (Hopper-v4"),
         ("replay of another size", "another environment"),
         ("cut replay", "replay.npy is damaged"),
@@ -478,63 +669,133 @@ def spoil(run_dir: Path, what: str) -> list:
         ("no rows", "replay.npy is"),
         ("no config", "config.json"),
         ("damaged config", "config.json"),
+        ("deep config", "config.json is not JSON"),
+        ("endless config", "config.json is damaged (OverflowError"),
+        ("config of other columns", "no replay file of this run"),
         ("no replay", "has no replay.npy; use --data rollouts"),
-        ("unknown environment", "cannot make the environment Nowhere-v7"),
-        ("environment of another size", "the actor ((4,), (2,))"),
-        ("names for another size", "names 1 observations, the actor has 4"),
-        ("names no matplotlib can set", "no file of names"),
-        ("trees is in use", "was not written by this script"),
+        ("unknown environment", "cannot make environment 'Nowhere-v7'"),
+        ("environment of another size", "is for 4 observations but Reacher-v4 has"),
+        ("code in an actor file", "if you trust it: --env-id octants_env:Octants-v0"),
+        ("environment NaNs-v0", "the environment gave"),
+        ("environment NaNRewards-v0", "the environment gave the reward nan"),
+        ("environment Breaks-v0", "RuntimeError('cable loose')"),
+        ("names for another size", '1 names under "obs"'),
+        ("names are no JSON", "JSON"),
+        ("trees is in use", "has files that this script did not write"),
+        ("output is a file", "config.json is a file; give another --output"),
+        ("output nowhere", "the folder above it does not exist"),
         ("--max-depth 0", "choose 1 to 8"),
         ("--max-depth 9", "choose 1 to 8"),
         ("--max-samples 3", "--max-samples 3 is too small"),
         ("--episodes -1", "--episodes -1 is too small"),
         ("--dagger -1", "--dagger -1 is too small"),
+        ("--fits 0", "--fits 0 is too small"),
+        ("--seed -1", "--seed -1 is too small"),
+        ("--seed 4294967296", "--seed 4294967296 is too large"),
     ],
 )
-def test_a_mistake_gets_one_line_and_leaves_nothing(what, says, tmp_path, monkeypatch, capsys):
+def test_a_mistake_gets_one_line_and_leaves_nothing(what, says, tmp_path, run_main):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(100), np.arange(100) // 25 + 1)
     arguments = spoil(run_dir, what)
     before = sorted(str(path) for path in run_dir.rglob("*"))
-    with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, *arguments)
-    captured = capsys.readouterr()
-    assert stopped.value.code == 2 and captured.out == ""
-    assert captured.err.startswith("error: ") and captured.err.count("\n") == 1 and says in captured.err
-    assert sorted(str(path) for path in run_dir.rglob("*")) == before
+    done = run_main(dt, *arguments)
+    assert_one_line_error(done, says)
+    assert done.stdout == "" and sorted(str(path) for path in run_dir.rglob("*")) == before
 
 
-def test_a_failed_run_keeps_the_trees_of_the_one_before(tmp_path, monkeypatch):
+def test_a_failed_run_keeps_the_trees_of_the_one_before(tmp_path, run):
     run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(500), np.arange(500) // 25 + 1)
-    run(monkeypatch, run_dir, "--episodes", 0, "--max-depth", 1)
+    run(run_dir, "--episodes", 0, "--max-depth", 1)
     before = {path.name: path.read_bytes() for path in (run_dir / "trees").iterdir()}
     good = (run_dir / "replay.npy").read_bytes()
     (run_dir / "replay.npy").write_bytes(good[:-4000])
-    with pytest.raises(SystemExit):
-        run(monkeypatch, run_dir, "--episodes", 0, "--max-depth", 2)
+    assert run(run_dir, "--episodes", 0, "--max-depth", 2).returncode == 2
     assert {path.name: path.read_bytes() for path in (run_dir / "trees").iterdir()} == before
     (run_dir / "replay.npy").write_bytes(good)
-    run(monkeypatch, run_dir, "--episodes", 0, "--max-depth", 1)
-    assert {
-        path.name: path.read_bytes() for path in (run_dir / "trees").iterdir()
-    } == before  # the same run, the same files
-    run(monkeypatch, run_dir, "--episodes", 0, "--max-depth", 2)
+    run(run_dir, "--episodes", 0, "--max-depth", 1)
+    again = {path.name: path.read_bytes() for path in (run_dir / "trees").iterdir()}
+    assert again == before  # the same run, the same files
+    run(run_dir, "--episodes", 0, "--max-depth", 2)
     assert read(run_dir, "trees.json")["max_depth"] == 2 and not list(run_dir.glob(".trees*"))
 
 
-def test_a_real_training_is_distilled_from_its_own_replay(smose_run, tmp_path, monkeypatch):
+def test_the_old_trees_come_back_when_the_last_step_fails(tmp_path, monkeypatch):
+    folder = tmp_path / "trees"
+    folder.mkdir()
+    (folder / "trees.json").write_text("old")
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target == folder and "new" in path.name:
+            raise SystemExit(143)  # terminated between taking the old folder away and putting the new one there
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(SystemExit), dt.folder_replaced_at_the_end(folder) as fresh:
+        (fresh / "trees.json").write_text("new")
+    assert (folder / "trees.json").read_text() == "old" and list(tmp_path.glob(".*")) == []
+
+
+def test_terminated_it_leaves_nothing(tmp_path):
+    run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(500), np.arange(500) // 25 + 1)
+    command = [sys.executable, ROOT / "distill_trees.py", run_dir, "--env-id", OCTANTS_ID, "--episodes", "1000000"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    before = sorted(run_dir.iterdir())
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        for _ in range(1200):
+            if sorted(run_dir.iterdir()) != before:
+                break
+            time.sleep(0.05)
+        assert sorted(run_dir.iterdir()) != before  # it is at work
+        process.send_signal(signal.SIGTERM)
+        stderr = process.communicate(timeout=60)[1]
+    assert process.returncode == 128 + signal.SIGTERM and stderr == ""
+    assert sorted(run_dir.iterdir()) == before
+
+
+def test_nothing_is_lost_when_nobody_listens(tmp_path):
+    run_dir = write_replay(write_actor(tmp_path / "run"), grid_states(500), np.arange(500) // 25 + 1)
+    flags = ["--episodes", 1, "--fits", 1, "--max-depth", 1]
+    reader, writer = os.pipe()
+    os.close(reader)  # as after `| head -1`
+    done = distill_process(tmp_path, run_dir, *flags, stdout=writer)
+    os.close(writer)
+    assert done.returncode == 0 and done.stderr == "" and len(read(run_dir, "trees.json")["experts"]) == 8
+    shutil.rmtree(run_dir / "trees")
+    done = distill_process(tmp_path, run_dir, *flags, stdout=None, preexec_fn=lambda: os.close(1))
+    assert done.returncode == 0 and done.stderr == "" and len(read(run_dir, "trees.json")["experts"]) == 8
+
+
+def test_an_ascii_terminal_will_do(tmp_path):
+    run_dir = write_replay(write_actor(tmp_path / "größe"), grid_states(500), np.arange(500) // 25 + 1)
+    (tmp_path / "names.json").write_text(json.dumps({"obs": ["höhe θ", "x", "y", "z"], "action": ["a", "b"]}))
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "ascii"}
+    flags = ["--episodes", 1, "--fits", 1, "--names", tmp_path / "names.json"]
+    done = distill_process(tmp_path, run_dir, *flags, env=plain)
+    assert done.returncode == 0 and done.stderr == "" and "written to" in done.stdout
+    assert "höhe θ <= 0" in (run_dir / "trees" / "expert_1.txt").read_text(encoding="utf-8")
+
+
+def test_a_real_training_is_distilled_from_its_own_replay(smose_run, tmp_path, run_main):
     run_dir = tmp_path / smose_run.name
     shutil.copytree(smose_run, run_dir)
-    run(monkeypatch, run_dir / "actor.safetensors", "--episodes", 3)
+    assert run_main(dt, run_dir / "actor.safetensors", "--episodes", 3, "--fits", 2).returncode == 0
     report = read(run_dir, "fidelity.json")
     assert report["data"]["source"] == "replay" and report["data"]["states_available"] == 400
+    actor = load_actor(run_dir)
+    env, policy = make_env(actor), make_policy(actor)
+    by_hand = []
+    for i in range(3):
+        by_hand.append(0.0)
+        for step in play(env, policy, FIRST_EVAL_SEED + i):
+            by_hand[-1] += step.reward
+    assert report["closed_loop"]["router"]["returns"] == by_hand  # to the last bit
     trained = json.loads((run_dir / "evaluation.json").read_text())
-    assert report["closed_loop"]["router"]["returns"] == pytest.approx(trained["returns"][:3], rel=1e-4)
+    assert report["closed_loop"]["router"]["returns"] == pytest.approx(trained["returns"], rel=1e-4)
     shares = [row["share"] for row in report["experts"]]
     assert len(shares) == 8 and sum(shares) == pytest.approx(1)
     assert read(run_dir, "trees.json")["obs_names"][0] == "cos θ_fa"
 
 
-def test_a_sac_run_has_no_router(sac_run, monkeypatch, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        run(monkeypatch, sac_run)
-    assert stopped.value.code == 2 and "not a SMoSE actor" in capsys.readouterr().err
+def test_a_sac_run_has_no_router(sac_run, run_main):
+    assert_one_line_error(run_main(dt, sac_run), "is a SAC actor and has no router")
