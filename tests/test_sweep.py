@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -301,12 +302,14 @@ def stop_midway(command: list[str], folder: Path, number: signal.Signals, after:
     return output
 
 
-def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path, cleanup):
+def test_sweeps_stop_and_go_on_where_they_were(smose_run, tmp_path, cleanup, monkeypatch):
     """Begun with Ray, gone on with in the shell, both stopped midway: the weights of a run that nobody disturbed."""
     pytest.importorskip("ray")
     flags = ["--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1"]
     settings = ["--", *SETTINGS, "--checkpoint-every", "50"]
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     output = stop_midway([*RAY, *flags, *settings], tmp_path, signal.SIGINT, 150, cleanup)
+    assert not (tmp_path / "home/.ray").exists()  # a token file there would lock out the next cluster
     assert output == "stopped with 1 of 1 runs to do; the same command goes on from here\n"
     output = stop_midway([*SHELL, *flags, *settings], tmp_path, signal.SIGTERM, 250, cleanup)
     assert output == "stopped with 0 done, 0 skipped, 0 failed; the same command goes on from here\n"
@@ -409,3 +412,82 @@ def test_runs_of_a_lost_node_and_a_lost_worker_end_with_the_same_weights(
         assert log_of(run).count(f"--resume {run}\n") == 1
         assert_same_weights(run, smose_run if "smose" in run.name else sac_run)
     assert len(list(tmp_path.glob("runs/R*"))) == 2
+
+
+class Host:
+    """A shell on a host of its own: with its own network, processes, name, home, /tmp/ray and /dev/shm."""
+
+    def __init__(self, name: str, namespace: str, home: Path) -> None:
+        home.mkdir()
+        Path("/tmp/ray").mkdir(exist_ok=True)
+        places = "mount -t tmpfs tmpfs /tmp/ray && mount -t tmpfs tmpfs /dev/shm"
+        unshare = "unshare --mount --uts --ipc --pid --fork --kill-child --mount-proc".split()
+        command = ["ip", "netns", "exec", namespace, *unshare, "sh", "-c"]
+        command.append(f"{places} && hostname {name} && exec 2>&1 && cd {home} && exec bash")
+        environment = os.environ | {"HOME": str(home), "RAY_USAGE_STATS_ENABLED": "0"}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        self.shell = subprocess.Popen(command, env=environment, text=True, **pipes)
+
+    def run(self, command: str) -> tuple[int, str]:
+        """Types a command into the shell; its exit code and what it printed."""
+        self.shell.stdin.write(f"{{\n{command}\n}} < /dev/null\nprintf '\\nended: %s\\n' $?\n")
+        self.shell.stdin.flush()
+        printed, patience = [], threading.Timer(200, self.shell.kill)
+        patience.start()
+        while not (printed and printed[-1].startswith("ended: ")):
+            printed.append(self.shell.stdout.readline())
+            assert printed[-1], printed
+        patience.cancel()
+        return int(printed[-1].split()[1]), "".join(printed[:-1])
+
+
+@pytest.fixture
+def two_hosts(tmp_path, cleanup):
+    """Two hosts with a cable between them: network namespaces, which only root can make."""
+    if not shutil.which("ip") or not shutil.which("unshare") or os.geteuid():
+        pytest.skip("network namespaces need root and Debian's iproute2")
+    names = [f"smose{os.getpid()}-{i}" for i in (1, 2)]
+    commands = [f"netns add {name}" for name in names]
+    commands.append(f"link add eth0 netns {names[0]} type veth peer name eth0 netns {names[1]}")
+    for i, name in enumerate(names, start=1):
+        commands += [f"-n {name} address add 10.99.0.{i}/24 dev eth0"]
+        commands += [f"-n {name} link set {device} up" for device in ("eth0", "lo")]
+        commands += [f"-n {name} route add default via 10.99.0.{3 - i}"]  # Ray looks there for its own address
+    for name in names:
+        cleanup.callback(subprocess.run, ["ip", "netns", "delete", name], capture_output=True)
+    for command in commands:
+        made = call(["ip", *command.split()], tmp_path)
+        if made.returncode:
+            pytest.skip(f"cannot make network namespaces here: {made.stderr.strip()}")
+    hosts = []
+    for i, name in enumerate(names, start=1):
+        hosts.append(Host(f"host{i}", name, tmp_path / f"home{i}"))
+        cleanup.callback(hosts[-1].shell.wait)
+        cleanup.callback(hosts[-1].shell.kill)
+    return hosts
+
+
+def test_the_readmes_cluster_recipe_works_on_two_hosts_and_a_missing_token_is_named(two_hosts, tmp_path):
+    pytest.importorskip("ray")
+    (recipe,) = re.findall(r"\*\*Cluster\.\*\*.*?```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (tmp_path / "shared").mkdir()
+    recipe = recipe.replace("/shared/smose", f"{tmp_path}/shared").replace("FIRST_NODE", "10.99.0.1")
+    token, export, head, other, command = recipe.replace("scripts/", f"{ROOT}/scripts/").splitlines()
+    first, second = two_hosts
+    for host, line in ((first, token), (first, export), (second, export), (first, head), (second, other)):
+        assert host.run(line)[0] == 0, line
+    assert (tmp_path / "shared/ray_token").stat().st_mode & 0o077 == 0
+
+    command += f" --interval 1 --cpus-per-run {os.cpu_count()} --env-ids Reacher-v4 --seeds 0 1 --algos smose"
+    command += f" -- {' '.join(SETTINGS)}"
+    without = command.replace("--address auto", "--address 10.99.0.1:6379")
+    code, output = second.run(f"env -u RAY_AUTH_MODE -u RAY_AUTH_TOKEN_PATH {without}")
+    assert code == 2 and output.strip().count("\n") == 0, output
+    assert output.startswith("error: the Ray cluster at 10.99.0.1:6379 asks for a token that this shell doesn't have;")
+    assert not (tmp_path / "shared/runs").exists()
+
+    code, output = first.run(command)
+    assert code == 0 and output.strip().endswith("2 done  0 running  0 waiting  0 failed"), output
+    logs = "".join(path.read_text() for path in (tmp_path / "shared/runs/logs").glob("Reacher*.log"))
+    assert set(re.findall("^# sweep .* on (host.)/", logs, re.M)) == {"host1", "host2"}
