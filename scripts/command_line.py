@@ -11,9 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Optional, TypeVar
 
-import tyro
-
 Args = TypeVar("Args")
+
+# a script imports this first: from here until main begins, Ctrl-C ends it at once and quietly, amid an import too
+scripts = Path(__file__).resolve().parent
+started = Path(getattr(sys.modules["__main__"], "__file__", None) or "").resolve().parent
+if started in (scripts, scripts.parent) and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class UserError(Exception):
@@ -22,6 +26,8 @@ class UserError(Exception):
 
 def parse_args(kind: type[Args], description: Optional[str], words: Optional[list[str]] = None) -> Args:
     """The flags; tyro's framed message about a mistake becomes one line."""
+    import tyro
+
     said = io.StringIO()
     try:
         with contextlib.redirect_stderr(said):
@@ -81,6 +87,8 @@ def end_on_mistakes(main: Callable[[], None]) -> None:
         if getattr(sys, name) is None:  # closed by `>&-`
             setattr(sys, name, open(os.devnull, "w"))
         getattr(sys, name).reconfigure(errors="replace")  # an ASCII terminal shows ? for what it lacks
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # also when terminated, what is half written is removed on the way out
     on_sigterm = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

@@ -1,9 +1,10 @@
 """Deterministic evaluation of saved actors, and a robustness card.
 
     python scripts/evaluate.py runs/Reacher-v4__smose_sac__1__1700000000
-    python scripts/evaluate.py runs/*/actor_best.safetensors --episodes 20 --json evaluation.json
+    python scripts/evaluate.py runs/*/actor_best.safetensors --episodes 20 --output evaluations.json
     python scripts/evaluate.py RUN --router trees
-    python scripts/evaluate.py RUN --noise 0.01 0.1 --delay 1 2 --mass 0.8 1.2 --friction 0.5 2
+    python scripts/evaluate.py RUN --noise 0.01 0.1 --delay 1 2 --mass 0.8 1.2 --friction 0.5 2 \\
+        --output RUN/robustness.json
 
 A PATH is a run folder (its actor.safetensors is taken) or an actor file, SMoSE or SAC. Episode i starts from
 env.reset(seed=100000+i), as in training's own evaluation, so that every row is over the same episodes. The policy is
@@ -16,19 +17,26 @@ The robustness card repeats the episodes under one change at a time, and gives t
   --delay d     each action reaches the environment d steps late; the first d actions are the middle of the range
   --mass x      every body's mass and inertia times x (MuJoCo environments only)
   --friction x  every contact friction coefficient times x (MuJoCo environments only)
+Written to robustness.json beside the actor, the card of one policy is shown by interpret.py. An actor whose environment
+is an id such as module:Env-v0 is played when --env-id names it, since that imports code.
 """
+
+from command_line import UserError, end_on_mistakes, output_file, parse_args, printable, write_whole
+
+# from here on Ctrl-C is quiet
+# isort: split
 
 import json
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal, Optional
 
 import gymnasium as gym
 import numpy as np
 import tyro
-from command_line import UserError, end_on_mistakes, output_file, parse_args, printable, read_json, write_whole
 from saved_actor import FIRST_EVAL_SEED, LONGEST_EPISODE, Actor, Policy, load_actor, make_env, make_policy, play
+from saved_trees import chosen_expert, forest_of, read_trees
 from tqdm import tqdm
 
 
@@ -39,7 +47,7 @@ class Args:
     episodes: int = 100
     """number of episodes per row; episode i has seed 100000+i"""
     router: Literal["linear", "trees"] = "linear"
-    """who chooses the expert: the trained linear router, or the trees in trees/trees.json beside the actor"""
+    """who chooses the expert: the trained linear router, or the trees that distill_trees.py left beside the actor"""
     env_id: Optional[str] = None
     """another environment than the one the actor was trained on, of the same sizes (Hopper-v5 for Hopper-v4)"""
     noise: tuple[float, ...] = ()
@@ -51,55 +59,8 @@ class Args:
     friction: tuple[float, ...] = ()
     """factors on all contact friction coefficients (MuJoCo)"""
     output: Annotated[Optional[str], tyro.conf.arg(aliases=["--json"])] = None
-    """write all rows, with every episode's return and length, to this JSON file; interpret.py shows the robustness
-    card of RUN/robustness.json"""
-
-
-def load_trees(actor: Actor) -> list[list[dict]]:
-    """The nodes of every expert's tree in trees/trees.json beside the actor, as distill_trees.py writes it."""
-    file = actor.path.parent / "trees" / "trees.json"
-    if not actor.n_experts:
-        raise UserError(f"{actor.path} is a SAC actor and has no router; leave --router trees out")
-    again = f"run python distill_trees.py {actor.path}"
-    stored = read_json(file, again)
-    try:
-        trees = [expert["nodes"] for expert in stored["experts"]]
-        whole = len(trees) == actor.n_experts and all(is_tree(nodes, actor.obs_size) for nodes in trees)
-    except (KeyError, TypeError):
-        whole = False
-    if not whole:
-        raise UserError(f"{file} does not hold {actor.n_experts} trees of {actor.obs_size} observations; {again}")
-    return trees
-
-
-def is_tree(nodes: list[dict], n_s: int) -> bool:
-    """Whether following these nodes from the first ends in a leaf, whatever the state: children stand after parents."""
-
-    def fits(i: int, node: dict) -> bool:
-        if "feature" not in node:
-            return 0 <= node["probability"] <= 1
-        known = type(node["feature"]) is int and 0 <= node["feature"] < n_s and np.isfinite(node["threshold"])
-        return known and all(type(node[side]) is int and i < node[side] < len(nodes) for side in ("left", "right"))
-
-    return len(nodes) > 0 and all(fits(i, node) for i, node in enumerate(nodes))
-
-
-def route_by(trees: list[list[dict]]) -> Callable[[np.ndarray], int]:
-    """From a float32 state to the expert whose tree gives it the highest probability; ties go to the lowest index."""
-
-    def route(obs: np.ndarray) -> int:
-        state = obs.tolist()
-        return int(np.argmax([tree_probability(nodes, state) for nodes in trees]))
-
-    return route
-
-
-def tree_probability(nodes: list[dict], obs: list[float]) -> float:
-    """The leaf probability that one expert's tree gives to a state; thresholds are doubles, so the state is as well."""
-    node = nodes[0]
-    while "feature" in node:
-        node = nodes[node["left"] if obs[node["feature"]] <= node["threshold"] else node["right"]]
-    return node["probability"]
+    """write all rows, with every episode's return and length, to this JSON file (for one run, interpret.py shows what
+    is in RUN/robustness.json)"""
 
 
 @dataclass(frozen=True)
@@ -211,7 +172,8 @@ def paired_difference(returns: list[float], nominal: list[float]) -> tuple[float
 def evaluate(path: str, args: Args) -> list[dict]:
     """All rows of one actor: nominal, then one per change."""
     actor = load_actor(path)
-    policy = make_policy(actor, route_by(load_trees(actor)) if args.router == "trees" else None)
+    route = partial(chosen_expert, forest_of(read_trees(actor))) if args.router == "trees" else None
+    policy = make_policy(actor, route)
     conditions = conditions_of(args)
     envs = [make_env(actor, args.env_id) for _ in conditions]
     for env, condition in zip(envs, conditions, strict=True):

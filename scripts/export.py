@@ -17,6 +17,11 @@ otherwise, and compared with the saved actor in PyTorch; if they differ by more 
 is written. A C file is compiled for that with the local compiler (cc, or what CC says).
 """
 
+from command_line import UserError, end_on_mistakes, output_file, parse_args, read_json, write_whole
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import importlib.util
 import json
 import os
@@ -24,6 +29,7 @@ import re
 import shlex
 import subprocess
 import tempfile
+import textwrap
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +40,6 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from command_line import UserError, end_on_mistakes, output_file, parse_args, write_whole
 from names import read_names
 from saved_actor import Actor, load_actor
 
@@ -107,24 +112,40 @@ def c_table(name: str, array: np.ndarray) -> str:
     return f"static const float {name}{dimensions} = {c_array(array, '')};\n"
 
 
+TABLES_C = """\
+static float router_score(int m, const float obs[])
+{
+    float x = router_bias[m];
+    int i;
+
+    for (i = 0; i < SMOSE_OBS_SIZE; i++)
+        x += router_weight[m][i] * obs[i];
+    return x;
+}
+
+static float expert_mean(int m, int a, const float obs[])
+{
+    float x = mean_bias[m][a];
+    int i;
+
+    for (i = 0; i < SMOSE_OBS_SIZE; i++)
+        x += mean_weight[m][a][i] * obs[i];
+    return x;
+}
+"""
+
 SMOSE_C = """\
 {
     float score[SMOSE_EXPERTS];
-    int best = 0, a, i, m;
+    int best = 0, a, m;
 
     for (m = 0; m < SMOSE_EXPERTS; m++) {
-        score[m] = router_bias[m];
-        for (i = 0; i < SMOSE_OBS_SIZE; i++)
-            score[m] += router_weight[m][i] * obs[i];
+        score[m] = router_score(m, obs);
         if (score[m] > score[best])
             best = m;
     }
-    for (a = 0; a < SMOSE_ACTION_SIZE; a++) {
-        float mean = mean_bias[best][a];
-        for (i = 0; i < SMOSE_OBS_SIZE; i++)
-            mean += mean_weight[best][a][i] * obs[i];
-        action[a] = action_scale[a] * tanhf(mean) + action_bias[a];
-    }
+    for (a = 0; a < SMOSE_ACTION_SIZE; a++)
+        action[a] = action_scale[a] * tanhf(expert_mean(best, a, obs)) + action_bias[a];
     return best + 1;
 }
 """
@@ -132,12 +153,10 @@ SMOSE_C = """\
 SMOSE_MIXED_C = """\
 {
     float score[SMOSE_EXPERTS], total = 0.0f;
-    int top[SMOSE_TOP_K], best = 0, a, i, j, k, m;
+    int top[SMOSE_TOP_K], best = 0, a, j, k, m;
 
     for (m = 0; m < SMOSE_EXPERTS; m++) {
-        score[m] = router_bias[m];
-        for (i = 0; i < SMOSE_OBS_SIZE; i++)
-            score[m] += router_weight[m][i] * obs[i];
+        score[m] = router_score(m, obs);
         if (score[m] > score[best])
             best = m;
     }
@@ -154,12 +173,8 @@ SMOSE_MIXED_C = """\
         total += expf(score[m] - score[best]);
     for (a = 0; a < SMOSE_ACTION_SIZE; a++) {
         float mean = 0.0f;
-        for (k = 0; k < SMOSE_TOP_K; k++) {
-            float x = mean_bias[top[k]][a];
-            for (i = 0; i < SMOSE_OBS_SIZE; i++)
-                x += mean_weight[top[k]][a][i] * obs[i];
-            mean += expf(score[top[k]] - score[best]) / total * x;
-        }
+        for (k = 0; k < SMOSE_TOP_K; k++)
+            mean += expf(score[top[k]] - score[best]) / total * expert_mean(top[k], a, obs);
         action[a] = action_scale[a] * tanhf(mean) + action_bias[a];
     }
     return best + 1;
@@ -176,20 +191,48 @@ SAC_LAYER_C = """\
 """
 
 
-def c_smose(actor: Actor) -> tuple[dict[str, np.ndarray], str]:
-    """The tables and the body of smose_act."""
+def c_sums(signature: str, row: str, labels: list[str], weight: np.ndarray, bias: np.ndarray, obs: list[str]) -> str:
+    """A function that returns one row of weight @ obs + bias, each written out without the terms that are zero."""
+    cases = []
+    for i, (w, b) in enumerate(zip(weight, bias, strict=True)):
+        terms = [
+            f"{decimal(x)}f\xa0*\xa0obs[{name}]" for x, name in zip(w, obs, strict=True) if x
+        ]  # wraps between terms
+        terms = [f"{decimal(b)}f"] * bool(b or not terms) + terms
+        rows = textwrap.wrap("return " + " + ".join(terms).replace("+ -", "- ") + ";", 112, subsequent_indent="    ")
+        case = f"case {i}:" if i < len(bias) - 1 else "default:"
+        cases += [f"    {case} /* {labels[i]} */", *(f"        {row}" for row in rows)]
+    body = "\n".join(cases).replace("\xa0", " ")
+    unused = "" if weight.any() else "    (void)obs;\n"
+    return f"static float {signature}\n{{\n{unused}    switch ({row}) {{\n{body}\n    }}\n}}\n"
+
+
+def c_smose(actor: Actor, names: dict) -> tuple[dict[str, np.ndarray], str, str]:
+    """The tables, the functions that smose_act calls, and its body."""
     w = actor.weights
     tables = {"router_weight": w["router.weight"], "router_bias": w["router.bias"]}
     tables |= {"mean_weight": w["experts.mean.weight"], "mean_bias": w["experts.mean.bias"]}
+    sums = TABLES_C
+    if actor.n_read < sum(table.size for table in tables.values()) / 2:  # a short policy reads as equations
+        obs = [f"SMOSE_OBS_{entry['ascii']}" for entry in names["obs"]]
+        experts = [f"expert {m + 1}" for m in range(actor.n_experts)]
+        torques = [f"{expert}, {entry['ascii']}" for expert in experts for entry in names["action"]]
+        weight, bias = w["experts.mean.weight"].reshape(-1, actor.obs_size), w["experts.mean.bias"].reshape(-1)
+        scores = c_sums(
+            "router_score(int m, const float obs[])", "m", experts, w["router.weight"], w["router.bias"], obs
+        )
+        row = "m * SMOSE_ACTION_SIZE + a"
+        means = c_sums("expert_mean(int m, int a, const float obs[])", row, torques, weight, bias, obs)
+        tables, sums = {}, f"{scores}\n{means}"
     if actor.top_k == 1 and actor.gate == "one-hot":
-        return tables, SMOSE_C
+        return tables, sums, SMOSE_C
     over_all = "    for (m = 0; m < SMOSE_EXPERTS; m++)\n        total += expf(score[m] - score[best]);"
     over_top = "    for (k = 0; k < SMOSE_TOP_K; k++)\n        total += expf(score[top[k]] - score[best]);"
-    return tables, SMOSE_MIXED_C if actor.gate == "softmax" else SMOSE_MIXED_C.replace(over_all, over_top)
+    return tables, sums, SMOSE_MIXED_C if actor.gate == "softmax" else SMOSE_MIXED_C.replace(over_all, over_top)
 
 
-def c_sac(actor: Actor) -> tuple[dict[str, np.ndarray], str]:
-    """The tables and the body of sac_act."""
+def c_sac(actor: Actor) -> tuple[dict[str, np.ndarray], str, str]:
+    """The tables, the functions that sac_act calls (none), and its body."""
     tables, declarations, loops = {}, "", ""
     names = [f"hidden.{layer}" for layer in range(actor.n_hidden)] + ["mean"]
     source = "obs"
@@ -205,14 +248,14 @@ def c_sac(actor: Actor) -> tuple[dict[str, np.ndarray], str]:
         filled = {"SIZE": str(size), "NAME": c_name, "INPUTS": str(inputs), "INPUT": source, "OUTPUT": output}
         loops += re.sub(r"SIZE|NAME|INPUTS|INPUT|OUTPUT", lambda found, filled=filled: filled[found[0]], SAC_LAYER_C)
         source = f"x{layer}"
-    return tables, f"{{\n{declarations}    int i, j;\n\n{loops}}}\n"
+    return tables, "", f"{{\n{declarations}    int i, j;\n\n{loops}}}\n"
 
 
 def c_source(actor: Actor, names: dict) -> str:
     """One C99 file: enums of names, constant tables and one function."""
     prefix, returned = ("smose", "int") if actor.n_experts else ("sac", "void")
     big = prefix.upper()
-    tables, body = c_smose(actor) if actor.n_experts else c_sac(actor)
+    tables, functions, body = c_smose(actor, names) if actor.n_experts else c_sac(actor)
     tables |= {"action_scale": actor.weights["action_scale"], "action_bias": actor.weights["action_bias"]}
     signature = f"{returned} {prefix}_act(const float obs[{big}_OBS_SIZE], float action[{big}_ACTION_SIZE])"
     ends = "fills the action" + (" and returns the expert, 1 to SMOSE_EXPERTS" if actor.n_experts else "")
@@ -226,9 +269,8 @@ def c_source(actor: Actor, names: dict) -> str:
         text += f"enum {prefix}_{kind} {{\n{listed}    {big}_{kind.upper()}_SIZE = {len(names[kind])}\n}};\n\n"
     if actor.n_experts:
         text += f"enum {{ SMOSE_EXPERTS = {actor.n_experts}, SMOSE_TOP_K = {actor.top_k} }};\n\n"
-    return (
-        text + f"{signature};\n\n" + "\n".join(c_table(*table) for table in tables.items()) + f"\n{signature}\n{body}"
-    )
+    parts = [f"{signature};\n", *(c_table(*table) for table in tables.items()), functions, f"{signature}\n{body}"]
+    return text + "\n".join(part for part in parts if part)
 
 
 def python_tuple(array: np.ndarray, indent: str = "") -> str:
@@ -468,19 +510,22 @@ int main(void)
 
 def run_c(file: Path, actor: Actor, states: np.ndarray) -> Answers:
     """Compiles the file with warnings as errors and runs it on the states."""
-    compiler = shlex.split(os.environ.get("CC", "cc"))
+    try:
+        compiler = shlex.split(os.environ.get("CC", "")) or ["cc"]
+    except ValueError as error:
+        raise UserError(f"CC={os.environ['CC']} is no command ({error}); set CC to a C compiler") from None
     n, n_a = len(states), actor.action_size
     call = "experts[i] = smose_act(states[i], actions[i])" if actor.n_experts else "sac_act(states[i], actions[i])"
     filled = {"POLICY": file.name, "COUNT": str(n), "BIG": "SMOSE" if actor.n_experts else "SAC", "CALL": call}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / file.name).write_bytes(file.read_bytes())
         harness = re.sub("POLICY|COUNT|BIG|CALL", lambda found: filled[found[0]], C_HARNESS)
-        (Path(folder) / "harness.c").write_text(harness)
+        (Path(folder) / "harness.c").write_text(harness, encoding="utf-8")
         states.tofile(Path(folder) / "states")
         command = [*compiler, *C_FLAGS, "harness.c", "-o", "harness", "-lm"]
         try:
-            done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        except FileNotFoundError:
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+        except OSError:
             raise UserError(f"no C compiler '{compiler[0]}' to check the export with; install one or set CC") from None
         if done.returncode:
             raise VerificationError(f"{compiler[0]} does not compile it: {' '.join(done.stderr.split())[:300]}")
@@ -517,7 +562,7 @@ def run_onnx(file: Path, actor: Actor, states: np.ndarray) -> Answers:
 
 def run_json(file: Path, actor: Actor, states: np.ndarray) -> Answers:
     """Follows the file's own formula, in double precision, from nothing but the file."""
-    policy = json.loads(file.read_text())
+    policy = json.loads(file.read_text(encoding="utf-8"))
     scale, bias = np.array(policy["action_scale"]), np.array(policy["action_bias"])
     if policy["format"] == "smose-policy":
         experts = policy["experts"]
@@ -561,7 +606,7 @@ def rounding(actor: Actor, states: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         score = states.astype(np.float64) @ weight.T.astype(np.float64) + bias
         rounded = F.linear(*map(torch.from_numpy, (states, weight, bias))).numpy()
         size = np.abs(states) @ np.abs(weight).T + np.abs(bias)
-        error = size * 10 * np.max(np.abs(rounded - score) / size)
+        error = size * 10 * np.max(np.abs(rounded - score) / np.maximum(size, np.finfo(np.float32).tiny))
         order = np.argsort(-score, axis=1)[:, : actor.top_k + 1]
         ranked, ranked_error = np.take_along_axis(score, order, 1), np.take_along_axis(error, order, 1)
         tied = (ranked[:, :-1] - ranked[:, 1:] <= ranked_error[:, :-1] + ranked_error[:, 1:]).any(1)
@@ -578,15 +623,15 @@ def verification_states(actor: Actor) -> tuple[np.ndarray, int]:
     recorded = np.zeros((0, actor.obs_size), np.float32)
     if config.is_file() and replay.is_file():
         try:
-            columns = json.loads(config.read_text())["replay_columns"]
+            columns = read_json(config, "")["replay_columns"]
             table = np.load(replay, mmap_mode="r")
             written = np.flatnonzero(table[:, columns["episode"][0]] > 0)
-        except (KeyError, ValueError, IndexError) as error:
-            raise UserError(
-                f"{replay} does not fit {config} ({error!r}); move it away to check random states"
-            ) from None
-        rows = np.sort(rng.choice(written, min(N_STATES, len(written)), replace=False))
-        recorded = np.array(table[rows, slice(*columns["obs"])], np.float32)
+            rows = np.sort(rng.choice(written, min(N_STATES, len(written)), replace=False))
+            recorded = np.array(table[rows, slice(*columns["obs"])], np.float32)
+            if recorded.shape[1:] != (actor.obs_size,) or not np.isfinite(recorded).all():
+                raise ValueError(f"no {actor.obs_size} finite observations per state")
+        except (UserError, KeyError, ValueError, IndexError, TypeError, EOFError) as error:
+            raise UserError(f"{replay} does not fit {config} ({error}); move it away to check random states") from None
     missing = N_STATES - len(recorded)
     spread = 10.0 ** rng.integers(-1, 2, size=(missing, 1))  # small, usual and large observations
     made_up = (spread * rng.standard_normal((missing, actor.obs_size))).astype(np.float32)

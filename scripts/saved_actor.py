@@ -135,9 +135,6 @@ def what_is_wrong(metadata: dict[str, str], weights: dict[str, np.ndarray]) -> O
         shapes: dict[str, tuple[int, ...]] = {"router.weight": (m, n_s), "router.bias": (m,)}
         for head in ("experts.mean", "experts.log_std"):
             shapes |= {f"{head}.weight": (m, n_a, n_s), f"{head}.bias": (m, n_a)}
-        top_k, gate = metadata.get("top_k", "1"), metadata.get("gate", "one-hot")
-        if top_k not in map(str, range(1, m + 1)) or gate not in ("one-hot", "softmax"):
-            return f"no policy of {m} experts has top_k {top_k!r} and gate {gate!r}"
     else:
         n_hidden = sum(re.fullmatch(r"hidden\.\d+\.weight", name) is not None for name in weights)
         n_s = n_in = (*weights.get("hidden.0.weight", np.zeros(0)).shape, 0, 0)[1]
@@ -149,13 +146,19 @@ def what_is_wrong(metadata: dict[str, str], weights: dict[str, np.ndarray]) -> O
         for head in ("mean", "log_std"):
             shapes |= {f"{head}.weight": (n_a, n_in), f"{head}.bias": (n_a,)}
     shapes |= {"action_scale": (n_a,), "action_bias": (n_a,)}
+    lacking = [name for name in shapes if name not in weights]
+    if lacking:
+        return f"it lacks {lacking[0]}"
     for name, shape in shapes.items():
-        if name not in weights:
-            return f"it lacks {name}"
         if weights[name].shape != shape or 0 in shape:
             return f"{name} has the shape {weights[name].shape}, which fits no policy"
     unknown = sorted(set(weights) - set(shapes))
-    return f"no actor has a tensor {unknown[0]!r}" if unknown else None
+    if unknown:
+        return f"no actor has a tensor {unknown[0]!r}"
+    top_k, gate = metadata.get("top_k", "1"), metadata.get("gate", "one-hot")
+    if smose and (top_k not in map(str, range(1, m + 1)) or gate not in ("one-hot", "softmax")):
+        return f"no policy of {m} experts has top_k {top_k!r} and gate {gate!r}"
+    return None
 
 
 def choose(logits: np.ndarray, top_k: int, gate: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,12 @@
 """scripts/evaluate.py on tiny real runs: the run's own numbers come back, and every change does what it says."""
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import evaluate
@@ -172,25 +175,254 @@ def test_paired_difference_by_hand():
     assert evaluate.paired_difference([3], [1])[1] is None
 
 
-def test_tree_thresholds_are_compared_in_double_precision():
-    nodes = [{"feature": 1, "threshold": 0.1, "left": 1, "right": 2}, {"probability": 0.25}, {"probability": 0.75}]
-    above = float(np.float32(0.1))  # a little more than the double 0.1
-    assert evaluate.tree_probability(nodes, [0, above]) == 0.75
-    assert evaluate.tree_probability(nodes, [0, 0.1]) == 0.25
-
-
 def test_trees_route_as_distill_trees_measured_them(run_main, smose_run, tmp_path):
     run = shutil.copytree(smose_run, tmp_path / smose_run.name)
     assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "trees.json", "distill_trees.py")
     command = [sys.executable, str(ROOT / "distill_trees.py"), str(run), "--episodes", "3"]
     distilled = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert distilled.returncode == 0, distilled.stderr
+    trees = json.loads((run / "trees" / "trees.json").read_text())
+    (run / "trees" / "trees.json").write_text(json.dumps(trees | {"actor": evaluate.load_actor(run).identity}))
     measured = json.loads((run / "trees" / "fidelity.json").read_text())["closed_loop"]
     done = run_main(evaluate, run, "--router", "trees", "--episodes", "3", "--output", tmp_path / "rows.json")
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "rows.json").read_text())
     np.testing.assert_allclose(row["returns"], measured["trees"]["returns"], atol=1e-5)
     assert row["router"] == "trees" and "SMoSE (trees)" in done.stdout
+
+
+def tree_file(run: Path, **changes: object) -> Path:
+    """trees/trees.json of a counting actor: expert 1 while obs[0] <= 2.5, then expert 2."""
+    (run / "trees").mkdir(exist_ok=True)
+    inner = {"feature": 0, "threshold": 2.5, "left": 1, "right": 2}
+    leaves = [{"probability": 0.75}, {"probability": 0.25}]
+    trees = {"actor": evaluate.load_actor(run).identity}
+    trees["experts"] = [{"nodes": [inner, *leaves]}, {"nodes": [inner, *leaves[::-1]]}]
+    (run / "trees" / "trees.json").write_text(json.dumps(trees | changes))
+    return run / "trees" / "trees.json"
+
+
+def test_trees_choose_the_expert(run_main, tmp_path):
+    run = counting_actor(tmp_path / "run")
+    tree_file(run)
+    done = run_main(evaluate, run, "--router", "trees", "--episodes", "1", "--output", tmp_path / "rows.json")
+    assert done.returncode == 0 and "SMoSE (trees)" in done.stdout
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row["expert_usage"] == [0.3, 0.7] and row["actor"]["sha256"] == evaluate.load_actor(run).identity["sha256"]
+
+
+def test_trees_of_another_actor_and_damaged_ones_are_refused(run_main, tmp_path):
+    run = counting_actor(tmp_path / "run")
+    file, again = tree_file(run), "distill_trees.py"
+    whole = json.loads(file.read_text())
+    inner, leaf = whole["experts"][0]["nodes"][:2]
+    for nodes in (
+        [],
+        {},
+        [1],
+        [{}],
+        [inner],  # leads out of the list
+        [inner | {"left": 0}, leaf, leaf],  # a circle
+        [inner | {"right": True}, leaf, leaf],
+        [inner | {"feature": 2}, leaf, leaf],
+        [inner | {"feature": -1}, leaf, leaf],
+        [inner | {"threshold": None}, leaf, leaf],
+        [inner | {"threshold": float("nan")}, leaf, leaf],
+        [inner, leaf, {"probability": "0.5"}],
+    ):
+        tree_file(run, experts=[{"nodes": nodes}] * 2)
+        assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "trees.json", again)
+    for changes in ({"experts": whole["experts"][:1]}, {"experts": 3}, {"experts": [1, 2]}, {"actor": None}):
+        tree_file(run, **changes)
+        assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "trees.json", again)
+    for content in (b"{}", b"[]", b"null", b"{", b"\xff\xfe", b"[" * 100_000):
+        file.write_bytes(content)
+        assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "trees.json", again)
+    file.write_text(json.dumps(whole))
+    counting_actor(tmp_path / "other", steps="1")
+    (tmp_path / "other" / "actor.safetensors").rename(run / "actor.safetensors")  # trained on since
+    assert_one_line_error(run_main(evaluate, run, "--router", "trees"), "another actor", again)
+
+
+class Faulty(Recorder):
+    """Goes wrong in the way that its id names."""
+
+    def __init__(self, fault: str):
+        self.fault = fault
+
+    def reset(self, *, seed=None, options=None):
+        if self.fault == "raises-in-reset":
+            raise RuntimeError("no such\nfile")
+        obs, info = super().reset(seed=seed)
+        return (np.zeros(3), info) if self.fault == "shape-in-reset" else (obs, info)
+
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(action)
+        if self.step_number == 4:
+            match self.fault:
+                case "raises-in-step":
+                    raise KeyError("joint")
+                case "few-values":
+                    return obs, reward
+                case "nan-observation":
+                    obs[1] = np.nan
+                case "huge-observation":
+                    obs[1] = 1e300
+                case "nan-reward":
+                    reward = np.nan
+                case "no-reward":
+                    reward = None
+                case "shape-in-step":
+                    obs = np.zeros(3)
+                case "no-array":
+                    obs = {"obs": obs}
+                case "falls":
+                    terminated = True
+        if self.fault == "endless":
+            truncated = False
+        return obs, reward, terminated, truncated, info
+
+
+FAULTS = {
+    "raises-in-reset": ["failed in reset(seed=100000)", "RuntimeError", "no such"],
+    "shape-in-reset": ["shape (3,), not (2,), before step 1 of"],
+    "raises-in-step": ["failed in step 4 of the episode with seed 100000", "KeyError('joint')"],
+    "few-values": ["failed in step 4", "not enough values"],
+    "nan-observation": ["nan as obs[1] before step 5 of the episode with seed 100000"],
+    "huge-observation": ["1e+300 as obs[1] before step 5"],
+    "nan-reward": ["the reward nan in step 4"],
+    "no-reward": ["failed in step 4", "NoneType"],
+    "shape-in-step": ["shape (3,), not (2,), before step 5"],
+    "no-array": ["no array before step 5"],
+}
+for fault in [*FAULTS, "falls", "endless"]:
+    gym.register(f"Faulty-{fault}-v0", entry_point=Faulty, kwargs={"fault": fault})
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_environment_that_goes_wrong_is_said(run_main, tmp_path, fault):
+    run = counting_actor(tmp_path / "run", env_id=f"Faulty-{fault}-v0")
+    done = run_main(evaluate, run, "--episodes", "2", "--output", tmp_path / "rows.json")
+    assert_one_line_error(done, *FAULTS[fault])
+    assert done.stdout == "" and not (tmp_path / "rows.json").exists()
+
+
+def test_the_share_that_ended_early_is_told(run_main, tmp_path):
+    falling = counting_actor(tmp_path / "falling", env_id="Faulty-falls-v0")
+    done = run_main(
+        evaluate, falling, counting_actor(tmp_path / "run"), "--episodes", "2", "--json", tmp_path / "rows.json"
+    )
+    assert done.returncode == 0 and done.stderr == ""
+    falls, stands = json.loads((tmp_path / "rows.json").read_text())
+    assert (falls["ended_early"], falls["lengths"]) == (1.0, [4, 4]) and stands["ended_early"] == 0.0
+    assert falls["n_read"] == 6  # two router weights and biases, one weight of each expert's mean
+    header, first, second = done.stdout.splitlines()[:3]
+    column = header.index("ended early")
+    assert first[column:].startswith("100%") and second[column:].startswith("0%")
+
+
+def test_an_endless_episode_is_cut_and_said_once(run_main, tmp_path):
+    saved_actor.say_once.cache_clear()
+    run = counting_actor(tmp_path / "run", env_id="Faulty-endless-v0")
+    done = run_main(evaluate, run, "--episodes", "2", "--output", tmp_path / "rows.json")
+    assert done.returncode == 0
+    assert done.stderr == ("note: Faulty-endless-v0 sets no time limit; its episodes are cut after 10,000 steps\n")
+    (row,) = json.loads((tmp_path / "rows.json").read_text())
+    assert row["lengths"] == [10_000, 10_000] and row["ended_early"] == 0
+
+
+def test_code_is_imported_only_if_the_command_line_names_it(run_main, tmp_path, monkeypatch):
+    (tmp_path / "stranger_env.py").write_text(
+        f"import pathlib; pathlib.Path({str(tmp_path / 'owned')!r}).touch()\n"
+        "import gymnasium, test_evaluate\n"
+        "gymnasium.register('Stranger-v0', entry_point=test_evaluate.Recorder)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = counting_actor(tmp_path / "run", env_id="stranger_env:Stranger-v0")
+    assert_one_line_error(run_main(evaluate, run), "import code", "--env-id stranger_env:Stranger-v0")
+    assert not (tmp_path / "owned").exists()
+    done = run_main(evaluate, run, "--episodes", "1", "--env-id", "stranger_env:Stranger-v0")
+    assert done.returncode == 0 and (tmp_path / "owned").exists(), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("metadata", "word"),
+    [
+        ({"gate": "foo"}, "'foo'"),
+        ({"top_k": "99"}, "'99'"),
+        ({"top_k": "0"}, "'0'"),
+        ({"top_k": "1.0"}, "'1.0'"),
+        ({"seed": "seven"}, "seed 'seven'"),
+        ({"seed": "٧"}, "seed"),
+        ({"steps": "-1"}, "steps '-1'"),
+        ({"steps": ""}, "steps ''"),
+        ({"steps": "1\n2"}, "steps"),
+        ({"env_id": "Recorder-v0 \x1b[31m"}, "env_id"),
+        ({"env_id": "../../etc/passwd"}, "env_id"),
+        ({"format": "sac-actor"}, "size None"),
+        ({"format": "sac-actor", "size": "XXL"}, "size 'XXL'"),
+        ({"format": "sac-actor", "size": "M"}, "hidden.0.weight"),
+    ],
+)
+def test_metadata_that_no_training_saves_is_refused(run_main, tmp_path, metadata, word):
+    assert_one_line_error(run_main(evaluate, counting_actor(tmp_path / "run", **metadata)), word)
+
+
+def test_weights_that_no_training_saves_are_refused(run_main, tmp_path):
+    run = counting_actor(tmp_path / "run")
+    actor = evaluate.load_actor(run)
+    w = actor.weights
+    for changes, word in (
+        ({"router.weight": w["router.weight"].astype(np.float64)}, "float64"),
+        ({"router.weight": w["router.weight"].astype(np.int32)}, "int32"),
+        ({"router.weight": w["router.weight"].T.copy()[:1]}, "router"),
+        ({"router.weight": w["router.weight"][:, :0]}, "router.weight"),
+        ({"router.weight": w["router.weight"][None]}, "router.weight"),
+        ({"router.bias": np.full(2, 1e37, np.float32)}, "beyond 1e+09"),
+        ({"router.bias": np.array([np.nan, 0], np.float32)}, "not finite"),
+        ({"experts.mean.weight": w["experts.mean.weight"][:1]}, "experts.mean.weight has the shape (1, 1, 2)"),
+        ({"action_scale": np.ones(3, np.float32)}, "shape"),
+        ({"action_scale": np.float32([[2]])}, "action_scale has the shape (1, 1)"),
+        ({"surprise": np.ones(3, np.float32)}, "'surprise'"),
+    ):
+        save_file(w | changes, run / "actor.safetensors", actor.metadata)
+        assert_one_line_error(run_main(evaluate, run), word)
+    for name in w:
+        save_file({key: value for key, value in w.items() if key != name}, run / "actor.safetensors", actor.metadata)
+        assert_one_line_error(run_main(evaluate, run), f"it lacks {name}")
+
+
+def shell(command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess:
+    command = command.replace("evaluate.py", f"{sys.executable} {ROOT}/scripts/evaluate.py")
+    return subprocess.run(
+        ["bash", "-c", command], cwd=cwd, env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_any_terminal_will_do(smose_run, tmp_path):
+    """ASCII alone, no standard output at all, a reader that leaves, a full disk."""
+    flags = f"{smose_run} --episodes 2 --noise 0.1 --output rows.json"
+    ascii = shell(f"evaluate.py {flags}", tmp_path, LC_ALL="C", PYTHONUTF8="0")
+    assert ascii.returncode == 0 and ascii.stderr == "" and "paired by episode ? its standard error" in ascii.stdout
+    (tmp_path / "rows.json").unlink()
+    closed = shell(f"evaluate.py {flags} >&-", tmp_path)
+    assert (closed.returncode, closed.stdout, closed.stderr) == (0, "", "") and (tmp_path / "rows.json").is_file()
+    left = shell(f"set -o pipefail; evaluate.py {flags} | head -1 | grep -c actor", tmp_path)
+    assert (left.returncode, left.stdout, left.stderr) == (0, "1\n", "")
+    full = shell(f"evaluate.py {flags} > /dev/full", tmp_path)
+    assert_one_line_error(full, "No space left")
+
+
+@pytest.mark.parametrize(("script", "module"), [("evaluate.py", "gymnasium"), ("export.py", "torch")])
+def test_ctrl_c_during_imports_is_quiet(tmp_path, script, module):
+    (tmp_path / f"{module}.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
+    command = [sys.executable, ROOT / "scripts" / script, "run", "--format", "c"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "importing").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == -signal.SIGINT and process.stderr.read() == b""  # 130 to a shell
 
 
 def test_mistakes_are_one_line(run_main, smose_run, sac_run, tmp_path):
@@ -202,6 +434,9 @@ def test_mistakes_are_one_line(run_main, smose_run, sac_run, tmp_path):
     assert_one_line_error(run_main(evaluate, sac_run, "--router", "trees"), "no router")
     assert_one_line_error(run_main(evaluate, smose_run, "--noise", "-0.1"), "--noise -0.1")
     assert_one_line_error(run_main(evaluate, smose_run, "--mass", "0"), "--mass 0")
+    assert_one_line_error(run_main(evaluate, smose_run, "--noise", "nan"), "--noise nan")
+    assert_one_line_error(run_main(evaluate, smose_run, "--delay", "1000000000000"), "--delay 1e+12", "10000 steps")
+    assert_one_line_error(run_main(evaluate, smose_run, "--output", tmp_path), "is a folder")
     assert_one_line_error(run_main(evaluate, smose_run, "--episodes", "0"), "--episodes 0")
     assert_one_line_error(run_main(evaluate, smose_run, "--env-id", "Hopper-v4"), "2 actions", "Hopper-v4")
     assert_one_line_error(run_main(evaluate, smose_run, "--env-id", "Nowhere-v1"), "Nowhere-v1")

@@ -2,9 +2,12 @@
 
 import ctypes
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -210,11 +213,177 @@ def test_mistakes_are_one_line_and_leave_nothing(run_main, smose_run, tmp_path):
     )
     # a compiler that refuses everything: the export is then not verified, and not written
     assert_one_line_error(run_main(export, smose_run, "--format", "c", "--output", out, CC="false"), "does not compile")
+    assert_one_line_error(run_main(export, smose_run, "--format", "c", "--output", out, CC="'"), "CC=' is no command")
+    assert_one_line_error(run_main(export, smose_run, "--format", "c", "--output", out, CC="/"), "no C compiler '/'")
+    assert_one_line_error(run_main(export, smose_run, "--format", "c", "--output", tmp_path), "is a folder")
     assert not list(tmp_path.iterdir())
     run = Path(shutil.copytree(smose_run, tmp_path / "run"))
-    np.save(run / "replay.npy", np.zeros((5, 3), np.float32))
-    assert_one_line_error(run_main(export, run, "--format", "c", "--output", out), "replay.npy", "does not fit")
+    table = np.load(run / "replay.npy")
+    hole = np.where(np.arange(table.shape[1]) == 3, np.float32(np.nan), table)
+    for damaged in (np.zeros((5, 3), np.float32), hole, table[0], table[:, :, None], np.array({}), None):
+        np.save(run / "replay.npy", damaged, allow_pickle=True)
+        assert_one_line_error(run_main(export, run, "--format", "json", "--output", out), "replay.npy", "does not fit")
+    np.save(run / "replay.npy", table)
+    for damaged in ("{", "[]", "null", '{"replay_columns": {"obs": 3}}', '{"replay_columns": {"episode": ["a"]}}'):
+        (run / "config.json").write_text(damaged)
+        assert_one_line_error(run_main(export, run, "--format", "json", "--output", out), "config.json", "does not fit")
     assert not out.exists()
+
+
+def test_names_that_are_none_are_one_line(run_main, smose_run, tmp_path):
+    file, flags = tmp_path / "names.json", [smose_run, "--format", "json", "--output", tmp_path / "policy.json"]
+    eleven = ["x"] * 11
+    for content, words in (
+        (json.dumps({"obs": [1] * 11, "action": ["a", "b"]}), ["must be a string", "names.json: 1"]),
+        (json.dumps({"obs": eleven, "action": ["a", " \n"]}), ["must not be blank"]),
+        (json.dumps({"obs": eleven, "action": ["a", {"text": "b", "unit": None}]}), ["object of strings"]),
+        (json.dumps({"obs": eleven, "action": ["a", {"latex": "b"}]}), ["must not be blank"]),
+        (json.dumps({"obs": eleven, "action": {"a": 1}}), ["no list under"]),
+        (json.dumps(eleven), ["no list under"]),
+        ('{"obs": ["Winkel \xe4"]}'.encode("latin-1"), ["is not JSON", "--names wants"]),
+        ("[" * 100_000, ["is not JSON"]),
+        ("", ["is not JSON"]),
+    ):
+        file.write_bytes(content.encode() if isinstance(content, str) else content)
+        assert_one_line_error(run_main(export, *flags, "--names", file), *words)
+    assert_one_line_error(run_main(export, *flags, "--names", tmp_path / "none.json"), "cannot read", "none.json")
+    assert_one_line_error(run_main(export, *flags, "--names", tmp_path), "cannot read", "Is a directory")
+    assert [path.name for path in tmp_path.iterdir()] == ["names.json"]
+
+
+PYTHON = "import pathlib; pathlib.Path('OWNED').touch()"
+C = (
+    "extern int system(const char *); static void __attribute__((constructor)) own(void) "
+    '{ if (system("touch OWNED")) {} }'
+)
+HOSTILE = {  # what would run in the generated file's docstring, comments and lists if it stood there as it is
+    "python": [f'"""\n{PYTHON}\n"""', f"x\n{PYTHON}\n#", f"',)\n{PYTHON}\nX = ('", f"x\r{PYTHON}\r#"],
+    "c": [f"{end} {C} /*" for end in ("*/", "**//", "x\n*/")]
+    + [f"{end} a }}; {C} enum {{ /*" for end in ("*/", "**//", "x\n*/")],
+}
+
+
+@pytest.mark.parametrize("format", ["python", "c"])
+@pytest.mark.parametrize("key", ["env_id", "seed", "steps", "size"])
+def test_hostile_metadata_is_refused(run_main, sac_run, tmp_path, format, key, monkeypatch):
+    actor = load_actor(sac_run)
+    for payload in HOSTILE[format]:
+        payload = payload.replace("OWNED", str(tmp_path / "owned"))
+        save_file(actor.weights, tmp_path / "actor.safetensors", actor.metadata | {key: actor.metadata[key] + payload})
+        assert_one_line_error(run_main(export, tmp_path / "actor.safetensors", "--format", format), key)
+    assert [path.name for path in tmp_path.iterdir()] == ["actor.safetensors"]
+
+
+@pytest.mark.parametrize("format", ["python", "c"])
+def test_hostile_metadata_would_be_inert_even_if_it_were_not_refused(sac_run, tmp_path, format):
+    actor = load_actor(sac_run)
+    file, names_of_it = tmp_path / f"policy{export.SUFFIX[format]}", names.read_names(None, actor.env_id, 11, 2)
+    for payload in HOSTILE[format]:
+        payload = payload.replace("OWNED", str(tmp_path / "owned"))
+        hostile = replace(actor, metadata=actor.metadata | {"env_id": payload, "size": payload})
+        file.write_text(export.WRITERS[format](hostile, names_of_it))
+        export.verify(file, format, actor, some_states(100))
+    assert not (tmp_path / "owned").exists()
+
+
+@pytest.mark.parametrize("format", ["python", "c", "onnx", "json"])
+def test_hostile_names_are_inert(run_main, smose_run, tmp_path, format):
+    payloads = [payload.replace("OWNED", str(tmp_path / "owned")) for payload in HOSTILE.get(format, HOSTILE["c"])]
+    entries = [*payloads]
+    entries += [{"text": "angle", key: payload} for key in ("description", "ascii", "unit") for payload in payloads]
+    for start in range(0, len(entries), 11):
+        some = (entries[start:] + entries)[:11]
+        (tmp_path / "names.json").write_text(json.dumps({"obs": some, "action": some[:2]}))
+        output = tmp_path / f"policy{export.SUFFIX[format]}"
+        done = run_main(export, smose_run, "--format", format, "--names", tmp_path / "names.json", "--output", output)
+        assert done.returncode == 0, done.stderr
+        assert {path.name for path in tmp_path.iterdir()} == {"names.json", output.name}
+        if format in ("c", "python"):
+            assert output.read_text().isascii() and b"\r" not in output.read_bytes()
+
+
+def test_text_from_files_is_made_inert_character_by_character():
+    kept = "angle of the first arm, (x - y) [m/s] = 2.5: A_1; B^2 + C"
+    assert export.inert(kept) == kept
+    every = "".join(map(chr, [*range(0x250), 0x2028, 0x2029, 0xFEFF, 0x1F600]))
+    left = set(export.inert(every))
+    assert not left & set("\n\r\t\x0b\x0c\"'`\\*?#%{}<>&$|@!~\x00\x1b") and all(
+        c.isascii() and c.isprintable() for c in left
+    )
+    assert export.inert("a\n\n**// b") == "a // b"
+
+
+def short_actor(run: Path, folder: Path, **metadata: str) -> Path:
+    """A copy of a run's actor with nine tenths of its weights exactly zero, and two equations without any."""
+    actor, rng = load_actor(run), np.random.default_rng(3)
+    weights = dict(actor.weights)
+    for name in ("router.weight", "experts.mean.weight"):
+        weights[name] = np.where(rng.random(weights[name].shape) < 0.1, weights[name], np.float32(0))
+    weights["router.weight"][2] = 0
+    weights["experts.mean.weight"][5] = 0
+    weights["experts.mean.bias"][5, 1] = 0
+    folder.mkdir()
+    save_file(weights, folder / "actor.safetensors", actor.metadata | metadata)
+    return folder
+
+
+@pytest.mark.parametrize(("top_k", "gate"), [("1", "one-hot"), ("2", "one-hot"), ("2", "softmax")])
+def test_c_leaves_zero_terms_out(run_main, smose_run, tmp_path, top_k, gate):
+    run = short_actor(smose_run, tmp_path / "short", top_k=top_k, gate=gate)
+    done = run_main(export, run, "--format", "c")  # compiles it with warnings as errors, and compares
+    assert done.returncode == 0, done.stderr
+    actor, source = load_actor(run), (run / "policy.c").read_text()
+    w = actor.weights
+    terms = np.count_nonzero(w["router.weight"]) + np.count_nonzero(w["experts.mean.weight"])
+    assert source.count("f * obs[SMOSE_OBS_") == terms < 40
+    assert f"{actor.n_read} numbers that are not zero" in source and max(map(len, source.splitlines())) <= 120
+    assert "/* expert 6, tau_2 */\n        return 0.0f;" in source
+    for x in w["experts.mean.weight"][w["experts.mean.weight"] != 0]:
+        assert f"{str(abs(x))}f * obs[SMOSE_OBS_" in source
+
+
+def test_a_policy_of_constants_compiles(run_main, smose_run, tmp_path):
+    actor = load_actor(smose_run)
+    save_file(
+        {k: 0 * v if "weight" in k else v for k, v in actor.weights.items()},
+        tmp_path / "actor.safetensors",
+        actor.metadata,
+    )
+    done = run_main(export, tmp_path, "--format", "c")
+    assert done.returncode == 0, done.stderr
+    assert "* obs[" not in (tmp_path / "policy.c").read_text()
+
+
+def test_exports_count_the_numbers_that_are_read(run_main, smose_run, tmp_path):
+    onnx = pytest.importorskip("onnx")
+    run = short_actor(smose_run, tmp_path / "short")
+    n_read = sum(
+        np.count_nonzero(tensor)
+        for name, tensor in load_file(run / "actor.safetensors").items()
+        if name.startswith(("router", "experts.mean"))
+    )
+    for format in ("json", "onnx", "python"):
+        assert run_main(export, run, "--format", format).returncode == 0
+    assert json.loads((run / "policy.json").read_text())["n_read"] == n_read
+    assert {p.key: p.value for p in onnx.load(run / "policy.onnx").metadata_props}["n_read"] == str(n_read)
+    assert f" {n_read} numbers that are not zero" in (run / "policy.py").read_text()
+
+
+def test_a_terminated_export_leaves_nothing(smose_run, tmp_path):
+    compiler, temporary, out = tmp_path / "slow-cc", tmp_path / "tmp", tmp_path / "out"
+    compiler.write_text(f"#!/bin/sh\ntouch {tmp_path}/compiling\nexec sleep 60\n")
+    compiler.chmod(0o755)
+    temporary.mkdir()
+    out.mkdir()
+    command = [sys.executable, ROOT / "scripts" / "export.py", smose_run, "--format", "c", "--output", out / "policy.c"]
+    environment = os.environ | {"CC": str(compiler), "TMPDIR": str(temporary)}
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "compiling").exists() and process.poll() is None:
+            time.sleep(0.05)
+        assert list(temporary.glob("*/policy.c"))  # it is in the middle of its work
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 128 + signal.SIGTERM and process.stderr.read() == b""
+    assert not list(temporary.iterdir()) and not list(out.iterdir())
 
 
 def test_the_command_itself(smose_run, tmp_path):
