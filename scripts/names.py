@@ -15,7 +15,7 @@ LATEX_COMMANDS = (
     "omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega varepsilon vartheta varphi ell cos sin tan exp "
     "log rm mathrm mathit mathbf mathsf text dot ddot hat bar tilde vec left right prime cdot times circ parallel perp"
 ).split()
-LATEX = rf"(?:[\w .,:;()\[\]|+\-*/=<>'!{{}}]|_|\^(?!\^)|\\(?:{'|'.join(LATEX_COMMANDS)})(?![A-Za-z])|\\[ ,;_])*"
+LATEX = rf"(?:[\w .,:;()\[\]|+\-*/=<>'!{{}}]|\^(?!\^)|\\(?:{'|'.join(LATEX_COMMANDS)})(?![A-Za-z])|\\[ ,;_])*"
 
 
 def read_names(path: Optional[str], env_id: str, n_s: int, n_a: int) -> Names:
