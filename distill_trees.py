@@ -14,31 +14,34 @@ Leaves in `trees/` beside the actor (`trees_best/` for actor_best.safetensors, a
 expert_m.txt, trees.json, fidelity.json, fidelity.png.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "scripts"))
+from command_line import UserError, end_on_mistakes, parse_args, printable, read_json
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import contextlib
 import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import gymnasium as gym
 import matplotlib
 import numpy as np
 import tyro
-from sklearn.tree import DecisionTreeClassifier
-from tqdm import tqdm
-
-sys.path.append(str(Path(__file__).resolve().parent / "scripts"))
-
-from command_line import UserError, end_on_mistakes, parse_args, printable, read_json
 from names import read_names
 from saved_actor import FIRST_EVAL_SEED, Actor, Policy, load_actor, make_env, make_policy, play
 from saved_trees import Forest, Nodes, chosen_expert, trees_folder
+from sklearn.tree import DecisionTreeClassifier
+from tqdm import tqdm
 from tree_figures import curve_figure, leaf_answer, percent, symbol, tree_figure
 
 CURVE_DEPTH = 8
@@ -449,8 +452,10 @@ def print_report(report: Report) -> None:
         print(f"\nclosed loop in {loop['env_id']}, {episodes}")
         print(f"  linear router {loop['router']['mean']:10.2f} (spread over episodes {loop['router']['std']:.2f})")
         print(f"  trees         {loop['trees']['mean']:10.2f} (spread over episodes {loop['trees']['std']:.2f})")
-        print(f"  difference    {difference_text(loop)}, paired, with its 95% interval over episodes and fits")
-        if others := len(loop["fits"]) - 1:
+        others = len(loop["fits"]) - 1
+        over = "episodes and fits" if others else "episodes"
+        print(f"  difference    {difference_text(loop)}, paired, with its 95% interval over {over}")
+        if others:
             low, mean, high = min(loop["fits"]), np.mean(loop["fits"]), max(loop["fits"])
             among = f"with {others} more fits, on resampled episodes"
             print(f"  {among}: returns {low:.2f} to {high:.2f}, {mean:.2f} on average")

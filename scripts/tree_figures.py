@@ -102,7 +102,7 @@ def curve_figure(report: dict[str, Any]) -> Figure:
     together.axhline(report["majority_fidelity"], color="#777777", lw=1, ls=":", label="always the commonest expert")
     together.set_title("agreement with the router", loc="left", size=11)
     together.set_ylim(0, 1.02)
-    outlined = [Stroke(linewidth=2.6, foreground=SOFT), Normal()]  # yellow is hard to see on white
+    outlined = [Stroke(linewidth=2.2, foreground=SOFT), Normal()]  # yellow is hard to see on white
     for m in range(1, n_experts + 1):
         scores = [row["experts"][m - 1]["balanced_accuracy"] for row in curve]
         if None not in scores:

@@ -558,6 +558,15 @@ def test_trees_of_another_actor_and_damaged_ones_are_refused(tmp_path, run):
     refused("cannot read", "No such file")
 
 
+@pytest.mark.parametrize("file", sorted(ROOT.glob("results/policies/*/*/trees*/trees.json")), ids=str)
+def test_committed_trees_are_of_the_actor_beside_them(file):
+    actor = load_actor(file.parent.with_name(file.parent.name.replace("trees", "actor") + ".safetensors"))
+    assert read_trees(actor)["actor"]["file"] == actor.path.name
+    fidelity = json.loads(file.with_name("fidelity.json").read_text(encoding="utf-8"))
+    assert (fidelity["actor"], fidelity["steps"]) == (actor.path.name, actor.steps)
+    assert len(fidelity["closed_loop"]["fits"]) == 10
+
+
 def test_experts_have_the_reports_colours(tmp_path, run):
     run_dir = write_actor(tmp_path / "run")
     run(run_dir, "--episodes", 0, "--rollout-steps", 500)
@@ -751,6 +760,19 @@ def test_terminated_it_leaves_nothing(tmp_path):
         stderr = process.communicate(timeout=60)[1]
     assert process.returncode == 128 + signal.SIGTERM and stderr == ""
     assert sorted(run_dir.iterdir()) == before
+
+
+def test_ctrl_c_during_imports_is_quiet(tmp_path):
+    (tmp_path / "sklearn.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
+    command, environment = (
+        [sys.executable, ROOT / "distill_trees.py", "run"],
+        os.environ | {"PYTHONPATH": str(tmp_path)},
+    )
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "importing").exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == -signal.SIGINT and process.stderr.read() == b""  # 130 to a shell
 
 
 def test_nothing_is_lost_when_nobody_listens(tmp_path):
