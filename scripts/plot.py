@@ -2,52 +2,53 @@
 
     python scripts/plot.py                                       # runs/ -> learning_curves.png
     python scripts/plot.py runs /scratch/runs --output figure.pdf
-    python scripts/plot.py --env-ids Hopper-v4 Ant-v4 --source evaluations
+    python scripts/plot.py results/runs --source evaluations --env-ids Hopper-v4 Ant-v4 --algos smose sac-m
 
 From TensorBoard events (--source training, the default) the curve is the return in training, as in the paper: an
 episode's return is given to all its steps. From evaluations.csv (--source evaluations) it is the mean return of the
-deterministic policy. Lines are means over seeds, bands one standard deviation over seeds to either side. A run that is
-not finished is drawn only where no finished one is; the seeds of a line end together, where the shortest run ends.
-Runs with other settings than the paper's, or with different numbers of steps, are lines of their own, named by what
-differs.
+deterministic policy. Lines are means over seeds, bands one standard deviation over seeds to either side, and dotted
+lines the paper's final values. A run that is not finished is drawn only where no finished one is; the seeds of a line
+end together, where the shortest run ends. Runs with other settings than the paper's are lines of their own, named by
+what differs; of runs that differ in their number of steps alone the longest are drawn (or those that --steps names).
 """
 
 import csv
-import json
 import sys
 from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Optional
 
 import matplotlib
 import numpy as np
 import tyro
-from command_line import UserError, end_on_mistakes, parse_args
-from table import ENVIRONMENTS, PAPER_STEPS, ROOT, algorithm_of, differences, json_format
+from command_line import UserError, end_on_mistakes, output_file, parse_args, printable
+from table import ENVIRONMENTS, PAPER_STEPS, TRAINED, Kind, kind_of, read_config, read_paper, run_folders, text, whole
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
 
-ORDER = ["SMoSE", "SAC-S", "SAC-M", "SAC-L"]
 # Okabe and Ito's palette, told apart with any colour vision; SMoSE in its strongest colour
 COLOURS = {"SMoSE": "#D55E00", "SAC-S": "#56B4E9", "SAC-M": "#009E73", "SAC-L": "#000000"}
 MORE_COLOURS = ["#0072B2", "#CC79A7", "#E69F00", "#999999"]
 POINTS = 400
+PAPER_LABEL = f"the paper's, after {PAPER_STEPS:,} steps"
 
 
 @dataclass
 class Args:
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="RUNS_DIR...")] = ()
-    """folders with runs in them, at any depth (default: runs and results/policies)"""
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """folders with runs in them, at any depth (default: runs and results/runs)"""
     output: str = "learning_curves.png"
     """the figure; its ending (.png, .svg or .pdf) says the format"""
     source: Literal["training", "evaluations"] = "training"
     """returns of the training episodes (TensorBoard events) or of the periodic evaluations (evaluations.csv)"""
     env_ids: tuple[str, ...] = ()
     """only these environments (default: all that were run)"""
-    algorithms: tuple[str, ...] = ()
-    """only these: SMoSE, SAC-S, SAC-M, SAC-L (default: all that were run)"""
+    algos: tuple[str, ...] = ()
+    """only these, named as in the legend: smose, sac-m, "smose, keep 0.2" (default: all that were run)"""
+    steps: Optional[int] = None
+    """only runs of so many steps (default: the longest of each line)"""
     paper_settings_only: bool = False
     """leave out runs with other settings or another number of steps than the paper's"""
     window: Optional[int] = None
@@ -62,50 +63,48 @@ class Curve:
     returns: np.ndarray
 
 
+Curves = dict[str, dict[str, list[Curve]]]  # by environment and label, one for each seed
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
     env_id: str
-    label: str
-    """the algorithm, and what is not as in the paper"""
+    kind: Kind
     total_timesteps: int
     seed: int
     finished: bool
+
+    @property
+    def label(self) -> str:
+        """the algorithm, and what is not as in the paper"""
+        return self.kind.name + (f" ({self.kind.settings})" if self.kind.settings else "")
 
 
 def find_folders(folders: list[Path]) -> list[RunFolder]:
     """All runs below the folders, finished or not; a copied run counts once."""
     found = {}
-    for config_file in sorted(config for folder in folders for config in folder.rglob("config.json")):
-        if json_format(config_file) not in ("smose-run", "sac-run"):
+    for file in sorted(config for folder in folders for config in folder.rglob("config.json")):
+        config = read_config(file)
+        if not config:
             continue
         try:
-            config = json.loads(config_file.read_text())
-            settings, label = config["args"], algorithm_of(config)
-            env_id, seed, steps = config["env_id"], int(settings["seed"]), settings["total_timesteps"]
-        except KeyError as error:
-            raise UserError(f"{config_file} is damaged ({error!r}); move its run away") from None
-        named = [differences(settings)] if differences(settings) else []
-        if label in ("SMoSE", "SAC-S", "SAC-M") and settings.get("n_experts", 8) != 8:
-            named.insert(0, f"{settings['n_experts']} experts")
-        label += f" ({', '.join(named)})" if named else ""
-        finished = config_file.with_name("evaluation.json").is_file()
-        run = RunFolder(config_file.parent, env_id, label, steps, seed, finished)
-        found[run.path.name, run.env_id, run.label] = run
+            settings = config["args"]
+            steps, seed = whole(settings["total_timesteps"]), whole(settings["seed"])
+            finished = file.with_name("evaluation.json").is_file()
+            run = RunFolder(file.parent, text(config["env_id"]), kind_of(config), steps, seed, finished)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise UserError(f"{file} is damaged ({error!r}); move its run away") from None
+        found[run.path.name, run.env_id, run.kind, steps, seed] = run
     return list(found.values())
 
 
-def name_steps(runs: list[RunFolder]) -> list[RunFolder]:
-    """Names the number of steps where one environment has runs of several; elsewhere the axis says it."""
-    several = defaultdict(set)
+def longest(runs: list[RunFolder]) -> list[RunFolder]:
+    """Of runs that differ in their number of steps alone, those with most: the others' curves are beginnings of it."""
+    most: dict[tuple, int] = defaultdict(int)
     for run in runs:
-        several[run.env_id, run.label].add(run.total_timesteps)
-
-    def label(run: RunFolder) -> str:
-        same = len(several[run.env_id, run.label]) == 1 or run.total_timesteps == PAPER_STEPS
-        return run.label if same else f"{run.label} ({run.total_timesteps:,} steps)".replace(") (", ", ")
-
-    return [replace(run, label=label(run)) for run in runs]
+        most[run.env_id, run.kind] = max(most[run.env_id, run.kind], run.total_timesteps)
+    return [run for run in runs if run.total_timesteps == most[run.env_id, run.kind]]
 
 
 def drop_overwritten(steps: list[int], values: list[float]) -> tuple[list[int], list[float]]:
@@ -127,6 +126,8 @@ def training_curve(folder: Path) -> Optional[Curve]:
         return None
     scalars = sorted(events.Scalars("charts/episodic_return"), key=lambda event: event.wall_time)
     steps, values = drop_overwritten([event.step for event in scalars], [event.value for event in scalars])
+    if not np.isfinite(values).all():
+        raise UserError(f"{folder} has returns in its events that are no numbers; move it away")
     return Curve(np.array(steps), np.array(values))
 
 
@@ -135,11 +136,16 @@ def evaluation_curve(folder: Path) -> Optional[Curve]:
     file = folder / "evaluations.csv"
     if not file.is_file():
         return None
-    with open(file, newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    if not rows:
-        return None
-    return Curve(np.array([int(row["step"]) for row in rows]), np.array([float(row["return_mean"]) for row in rows]))
+    try:
+        with open(file, newline="", encoding="utf-8") as lines:
+            rows = list(csv.DictReader(lines))
+        steps = np.array([int(row["step"]) for row in rows], dtype=np.int64)
+        returns = np.array([float(row["return_mean"]) for row in rows])
+    except (KeyError, OverflowError, TypeError, ValueError, csv.Error) as error:
+        raise UserError(f"{file} is damaged ({error!r}); move its run away") from None
+    if not np.isfinite(returns).all() or (np.diff(steps, prepend=0) <= 0).any():
+        raise UserError(f"{file} is damaged (steps that don't grow, or returns that are no numbers); move its run away")
+    return Curve(steps, returns) if rows else None
 
 
 def smoothed(curve: Curve, steps: np.ndarray, window: int) -> np.ndarray:
@@ -161,19 +167,19 @@ def common_curves(curves: list[Curve], source: str, window: int) -> tuple[np.nda
     return steps, np.array([np.interp(steps, curve.ends, curve.returns) for curve in curves])
 
 
-def load_curves(runs: list[RunFolder], source: str) -> tuple[dict[str, dict[str, list[Curve]]], list[str]]:
+def load_curves(runs: list[RunFolder], source: str) -> tuple[Curves, list[str]]:
     """Curves by environment and label, and notes on what was left out."""
     read = training_curve if source == "training" else evaluation_curve
     groups, notes = defaultdict(list), []
     for run in runs:
         groups[run.env_id, run.label].append(run)
-    curves: dict[str, dict[str, list[Curve]]] = defaultdict(dict)
+    curves: Curves = defaultdict(dict)
     for (env_id, label), members in groups.items():
         chosen = [run for run in members if run.finished] or members
         by_seed = {run.seed: run for run in sorted(chosen, key=lambda run: run.path.name)}  # the latest run of a seed
         loaded = {run.path.name: read(run.path) for run in by_seed.values()}
         empty = [name for name, curve in loaded.items() if curve is None]
-        notes += [f"{name} has no returns yet and is left out" for name in empty]
+        notes += [f"{printable(name)} has no {source} returns and is left out" for name in empty]
         if len(chosen) < len(members):
             notes.append(f"{env_id} {label}: {len(members) - len(chosen)} unfinished run(s) left out")
         if len(empty) < len(loaded):
@@ -188,26 +194,31 @@ def step_text(step: float, _position: object = None) -> str:
     return f"{step / 1000:g}k" if step >= 1000 else f"{step:g}"
 
 
+def algorithm_of(label: str) -> str:
+    return label.partition(" (")[0]
+
+
 def label_order(label: str) -> tuple:
-    algorithm = label.partition(" (")[0]
-    return (ORDER.index(algorithm) if algorithm in ORDER else len(ORDER), label)
+    method = algorithm_of(label).partition(",")[0]
+    return TRAINED.index(method) if method in TRAINED else len(TRAINED), label
 
 
 def style_of(labels: list[str]) -> dict[str, dict]:
-    """A colour per line: the algorithm's own for the paper's settings, others in turn and dashed."""
-    styles, spare = {}, 0
+    """A colour per algorithm; its lines with several settings differ in their dashes."""
+    algorithms = list(dict.fromkeys(map(algorithm_of, labels)))
+    others = [algorithm for algorithm in algorithms if algorithm not in COLOURS]
+    colours = COLOURS | {algorithm: MORE_COLOURS[i % len(MORE_COLOURS)] for i, algorithm in enumerate(others)}
+    styles = {}
     for label in labels:
-        if label in COLOURS:
-            styles[label] = {"color": COLOURS[label], "linestyle": "-"}
-        else:
-            dashes = ["--", "-.", ":"][spare // len(MORE_COLOURS) % 3]
-            styles[label] = {"color": MORE_COLOURS[spare % len(MORE_COLOURS)], "linestyle": dashes}
-            spare += 1
+        earlier = [other for other in styles if algorithm_of(other) == algorithm_of(label)]
+        dashes = ["-", "--", "-.", (0, (5, 1, 1, 1, 1, 1))][len(earlier) % 4]
+        styles[label] = {"color": colours[algorithm_of(label)], "linestyle": dashes}
     return styles
 
 
-def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> plt.Figure:
+def draw(curves: Curves, args: Args, window: int) -> plt.Figure:
     """One panel per environment, one legend for all."""
+    paper, _ = read_paper()
     env_ids = sorted(curves, key=lambda e: (ENVIRONMENTS.index(e) if e in ENVIRONMENTS else len(ENVIRONMENTS), e))
     labels = sorted({label for panel in curves.values() for label in panel}, key=label_order)
     styles = style_of(labels)
@@ -222,11 +233,16 @@ def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> 
             seeds = curves[env_id][label]
             steps, values = common_curves(seeds, args.source, window)
             mean, spread = values.mean(0), values.std(0, ddof=1) if len(seeds) > 1 else None
-            (handles[label],) = axis.plot(steps, mean, linewidth=2.0 if label == "SMoSE" else 1.4, **styles[label])
+            width, marker = 2.0 if label.startswith("SMoSE") else 1.4, "o" if len(steps) == 1 else None
+            (handles[label],) = axis.plot(steps, mean, linewidth=width, marker=marker, **styles[label])
             if spread is not None:
                 axis.fill_between(
                     steps, mean - spread, mean + spread, color=styles[label]["color"], alpha=0.18, linewidth=0
                 )
+        for algorithm in {algorithm_of(label).partition(",")[0] for label in curves[env_id]}:
+            if (env_id, algorithm) in paper:
+                value, colour = float(paper[env_id, algorithm]["mean"]), COLOURS[algorithm]
+                handles[PAPER_LABEL] = axis.axhline(value, color=colour, linestyle=":", linewidth=1.2)
         counts = sorted({len(seeds) for seeds in curves[env_id].values()})
         seeds_text = "1 seed" if counts == [1] else f"{'-'.join(map(str, counts))} seeds"
         axis.set_title(f"{env_id}  ({seeds_text})", fontsize=10)
@@ -240,7 +256,9 @@ def draw(curves: dict[str, dict[str, list[Curve]]], args: Args, window: int) -> 
     n_seeds = max(len(seeds) for panel in curves.values() for seeds in panel.values())
     figure.supxlabel(f"environment steps  ({caption(args.source, window, n_seeds)})", fontsize=9)
     figure.supylabel("return", fontsize=9)
-    ordered = [label for label in labels if label in handles]
+    ordered = [label for label in (*labels, PAPER_LABEL) if label in handles]
+    if PAPER_LABEL in handles:
+        handles[PAPER_LABEL] = plt.Line2D([], [], color="#555555", linestyle=":", linewidth=1.2)  # any algorithm's
     figure.legend(
         [handles[label] for label in ordered],
         ordered,
@@ -260,33 +278,35 @@ def caption(source: str, window: int, n_seeds: int) -> str:
 
 
 def main(args: Args) -> None:
-    output = Path(args.output)
+    output = output_file(args.output)
     if output.suffix not in (".png", ".svg", ".pdf"):
         raise UserError(f"--output {output} has no known ending; use .png, .svg or .pdf")
-    if not output.parent.is_dir():
-        raise UserError(f"--output {output}: its folder does not exist; make it first")
     if args.window is not None and args.window < 1:
         raise UserError(f"--window {args.window} is too small; give 1 step or more")
-    folders = [Path(folder) for folder in args.runs] or [Path("runs"), ROOT / "results" / "policies"]
-    for folder in folders if args.runs else []:
-        if not folder.is_dir():
-            raise UserError(f"{folder} is not a folder; give folders that have runs in them")
+    folders = run_folders(args.runs)
     runs = find_folders(folders)
+    names = [name.lower() for name in args.algos]
     wanted = [
         run
         for run in runs
         if (not args.env_ids or run.env_id in args.env_ids)
-        and (not args.algorithms or run.label.partition(" (")[0] in args.algorithms)
-        and not (args.paper_settings_only and ("(" in run.label or run.total_timesteps != PAPER_STEPS))
+        and (not names or run.kind.name.lower() in names)
+        and args.steps in (None, run.total_timesteps)
+        and not (args.paper_settings_only and not (run.kind.like_paper and run.total_timesteps == PAPER_STEPS))
     ]
     if not wanted:
         what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
         raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
-    curves, notes = load_curves(name_steps(wanted), args.source)
+    curves, notes = load_curves(longest(wanted), args.source)
     if not curves:
-        raise UserError(f"the {len(wanted)} runs have no {args.source} returns yet; wait for the first episodes")
-    longest = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
-    window = args.window or max(int(float(f"{longest / 50:.1g}")), 1)  # a round number, for the caption
+        hint = "wait for the first evaluation"
+        if args.source == "training":
+            hint = "wait for the first episodes"
+            if any((run.path / "evaluations.csv").is_file() for run in wanted):
+                hint = "draw their evaluations: --source evaluations"
+        raise UserError(f"the {len(wanted)} runs have no {args.source} returns; {hint}")
+    last = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
+    window = args.window or max(int(float(f"{last / 50:.1g}")), 1)  # a round number, for the caption
     figure = draw(curves, args, window)
     figure.savefig(output, dpi=160)
     plt.close(figure)

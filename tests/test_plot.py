@@ -4,7 +4,6 @@ import json
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,19 +68,92 @@ def test_axis_in_thousands_and_millions():
 
 
 def test_lines_keep_settings_apart(runs, smose_run):
-    labels = {run.label for run in plot.name_steps(plot.find_folders([runs]))}
+    labels = {run.label for run in plot.find_folders([runs])}
     assert labels == {f"{name} (batch-size 32, buffer-size 1000, learning-starts 100)" for name in ("SMoSE", "SAC-S")}
-    short = plot.RunFolder(runs, "Ant-v4", "SMoSE", 300_000, 1, True)
-    full, other = replace(short, total_timesteps=1_000_000), replace(short, label="SMoSE (gamma 0.9)")
-    assert [run.label for run in plot.name_steps([short])] == ["SMoSE"]
-    assert [run.label for run in plot.name_steps([short, full])] == ["SMoSE (300,000 steps)", "SMoSE"]
-    longer = replace(other, total_timesteps=400_000)
-    assert plot.name_steps([other, longer])[1].label == "SMoSE (gamma 0.9, 400,000 steps)"
     unfinished = Path(shutil.copytree(smose_run, runs / "Reacher-v4__smose_sac__0__9999999999"))
     (unfinished / "evaluation.json").unlink()
     curves, notes = plot.load_curves(plot.find_folders([runs]), "training")
     assert all(len(seeds) == 1 for seeds in curves["Reacher-v4"].values())
     assert any("1 unfinished run(s) left out" in note for note in notes)
+
+
+def test_of_runs_that_differ_in_steps_alone_the_longest_are_drawn():
+    kind, short = plot.Kind("SMoSE", 8, "", ""), plot.Kind("SMoSE", 8, "keep 0.2", "")
+    runs = [plot.RunFolder(Path("r"), "Ant-v4", k, n, 1, True) for k, n in ((kind, 3), (kind, 5), (short, 3))]
+    assert plot.longest(runs) == runs[1:]
+    assert [run.label for run in runs[1:]] == ["SMoSE", "SMoSE, keep 0.2"]
+
+
+def test_an_algorithm_has_one_colour_and_its_settings_differ_in_dashes():
+    labels = ["SMoSE", "SMoSE (precision bfloat16)", "SMoSE, keep 0.2 (gamma 0.9)", "SAC-M (gamma 0.9)"]
+    styles = plot.style_of(labels)
+    assert [styles[label]["linestyle"] for label in labels] == ["-", "--", "-", "-"]
+    assert styles["SMoSE"]["color"] == styles["SMoSE (precision bfloat16)"]["color"] == plot.COLOURS["SMoSE"]
+    assert len({style["color"] for style in styles.values()}) == 3
+
+
+def test_the_papers_final_values_are_lines_and_single_points_are_marked(runs, tmp_path):
+    for i, run in enumerate(runs.iterdir()):
+        lines = (run / "evaluations.csv").read_text().splitlines(keepends=True)
+        (run / "evaluations.csv").write_text("".join(lines[: 2 + i]))
+    curves, _ = plot.load_curves(plot.find_folders([runs]), "evaluations")
+    figure = plot.draw(curves, plot.Args(source="evaluations"), 1)
+    (axis,) = figure.axes
+    drawn = {len(line.get_xdata()): line.get_marker() for line in axis.lines if line.get_linestyle() != ":"}
+    assert drawn == {1: "o", 2: "None"}
+    papers = {(line.get_color(), line.get_ydata()[0]) for line in axis.lines if line.get_linestyle() == ":"}
+    assert papers == {(plot.COLOURS["SMoSE"], -5.49), (plot.COLOURS["SAC-S"], -4.82)}
+    assert figure.legends[0].get_texts()[-1].get_text() == "the paper's, after 1,000,000 steps"
+    plot.plt.close(figure)
+
+
+def test_curves_without_events(run_main, runs):
+    """As committed runs are: evaluations, no events."""
+    for events in runs.rglob("events.out*"):
+        events.unlink()
+    done = run_main(plot, runs, "no", cwd=runs.parent)
+    assert_one_line_error(done, "no is not a folder")
+    assert_one_line_error(run_main(plot, runs, cwd=runs.parent), "no training returns", "--source evaluations")
+    done = run_main(plot, runs, runs.parent / "nothing" / "runs", "--source", "evaluations", cwd=runs.parent)
+    assert done.returncode == 0 and (runs.parent / "learning_curves.png").is_file()
+    for file in runs.rglob("evaluations.csv"):
+        file.unlink()
+    assert_one_line_error(run_main(plot, runs, "--source", "evaluations", cwd=runs.parent), "wait for the first")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: b"\xff" + text,
+        lambda text: text.replace(b"return_mean", b"return"),
+        lambda text: text + b"many,1,2,3,4\n",
+        lambda text: text + b"900,nan,2,3,4\n",
+        lambda text: text + b"900\n",
+        lambda text: text + b"300,1,2,3,4\n",
+        lambda text: text + b"9" * 30 + b",1,2,3,4\n",
+        lambda text: text + b'"' + b"9" * 200_000,
+    ],
+    ids=["not UTF-8", "no column", "no number", "nan", "cut", "back", "huge", "field"],
+)
+def test_damaged_evaluations_are_named(run_main, runs, change):
+    run = next(runs.glob("*smose*"))
+    (run / "evaluations.csv").write_bytes(change((run / "evaluations.csv").read_bytes()))
+    done = run_main(plot, runs, "--source", "evaluations", cwd=runs.parent)
+    assert_one_line_error(done, str(run / "evaluations.csv"), "damaged", "move its run away")
+    assert not list(runs.parent.glob("*.png"))
+
+
+def test_damaged_configs_and_events_are_named(run_main, runs):
+    run = next(runs.glob("*smose*"))
+    good = (run / "config.json").read_text()
+    for damaged in (good.encode()[:-9], b"\xff", good.replace('"seed": 0', '"seed": "x"').encode()):
+        (run / "config.json").write_bytes(damaged)
+        assert_one_line_error(run_main(plot, runs, cwd=runs.parent), str(run / "config.json"), "move")
+    (run / "config.json").write_text(good)
+    (events,) = run.glob("events.out*")
+    events.write_bytes(b"not events at all" * 9)
+    done = run_main(plot, runs, cwd=runs.parent)
+    assert done.returncode == 0 and f"{run.name} has no training returns" in done.stderr
 
 
 @pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
@@ -99,6 +171,7 @@ def test_mistakes_are_one_line_and_leave_nothing(run_main, runs, tmp_path):
         "folder does not exist": ("--output", "no/curves.png"),
         "not a folder": ("nothing",),
         "none of the 2 runs": (str(runs), "--env-ids", "Ant-v4"),
+        "none of the 2 runs found is": (str(runs), "--algos", "sac-l", "--steps", "400"),
         "none of the 2 runs found": (str(runs), "--paper-settings-only"),
         "--window 0": ("--window", "0"),
     }
