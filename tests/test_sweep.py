@@ -145,6 +145,12 @@ def test_progress_line_of_the_trainers_is_understood(tmp_path):
     assert summary == "0 done  1 running  1 waiting  0 failed  about 3:52:23 left"  # 1,980,000 steps at 142 steps/s
 
 
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="Debian's shellcheck is not installed")
+def test_shell_scripts_are_clean(tmp_path):
+    result = call(["shellcheck", str(ROOT / "scripts/sweep.sh"), str(ROOT / ".ci/run")], tmp_path)
+    assert result.returncode == 0, result.stdout
+
+
 def test_default_is_the_papers_study(tmp_path):
     lines = dry_run(tmp_path)
     assert len(lines) == len(set(lines)) == 6 * 10 * 4
