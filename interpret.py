@@ -10,7 +10,6 @@ weights.png (the weights figure), equations.txt, equations.md and equations.tex,
 Equations that are shown have been driven just as they are printed, and their return stands beside them.
 """
 
-import html
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from equations import drive_printed, equation_files, equations_of, equations_txt
 from names import Names, read_names  # noqa: E402
 from report.body import body_of, simulator  # noqa: E402
 from report.gait import gait_of  # noqa: E402
+from report.page import report_page  # noqa: E402
 from report.pushes import jumps_of, pushes_of  # noqa: E402
 from report.summary import decisive, failures_of, make_card, read_card, summary_of  # noqa: E402
 from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play  # noqa: E402
@@ -394,13 +394,6 @@ def seconds_per_step(env: gym.Env) -> float:
     return float(getattr(env.unwrapped, "dt", 0.0))
 
 
-def fill_page(report: dict[str, Any], frames: list[dict[str, Any]]) -> str:
-    template = (SCRIPTS / "report_template.html").read_text(encoding="utf-8")
-    data = json.dumps({**report, "frames": frames}, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    title = f"{report['env_id']} · SMoSE policy report"
-    return template.replace("{{TITLE}}", html.escape(title)).replace("{{REPORT}}", data.replace("<", "\\u003c"))
-
-
 def write_all(folder: Path, files: dict[str, bytes]) -> None:
     """Each file appears whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -439,7 +432,7 @@ def interpret(args: Args) -> Path:
     title = f"{env.spec.id}, {actor.n_experts} experts, seed {actor.seed}, {actor.steps} steps"
     texts = equation_files(title, shown, report)
     texts["report.json"] = json.dumps(report, ensure_ascii=False, allow_nan=False)
-    texts["report.html"] = fill_page(report, embedded_frames(episodes[0].frames) if filming else [])
+    texts["report.html"] = report_page(report, embedded_frames(episodes[0].frames) if filming else [])
     files = {name: text.encode() for name, text in texts.items()} | weights_figure(report)
     if filming:
         files["episode.mp4"] = video(episodes[0].frames, episodes[0].experts, 1 / (dt * every) if dt else 30)

@@ -23,20 +23,7 @@ import matplotlib
 import numpy as np
 import tyro
 from command_line import UserError, end_on_mistakes, output_file, parse_args, printable
-from table import (
-    ENVIRONMENTS,
-    PAPER_STEPS,
-    PATHS,
-    TRAINED,
-    Kind,
-    default,
-    kind_of,
-    read_config,
-    read_paper,
-    run_folders,
-    text,
-    whole,
-)
+from table import ENVIRONMENTS, PAPER_STEPS, TRAINED, Kind, kind_of, read_config, read_paper, run_folders, text, whole
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
@@ -50,22 +37,22 @@ PAPER_LABEL = f"the paper's, after {PAPER_STEPS:,} steps"
 
 @dataclass
 class Args:
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], PATHS] = ()
-    """folders with runs in them, at any depth"""
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """folders with runs in them, at any depth (default: runs and results/runs)"""
     output: str = "learning_curves.png"
     """the figure; its ending (.png, .svg or .pdf) says the format"""
     source: Literal["training", "evaluations"] = "training"
     """returns of the training episodes (TensorBoard events) or of the periodic evaluations (evaluations.csv)"""
-    env_ids: Annotated[tuple[str, ...], default("all that were run")] = ()
-    """only runs of these environments"""
-    algos: Annotated[tuple[str, ...], default("all that were run")] = ()
-    """only runs of these, named as in the legend: smose, sac-m, "smose, keep 0.2\""""
-    steps: Annotated[Optional[int], default("the longest of each line")] = None
-    """only runs of so many steps"""
+    env_ids: tuple[str, ...] = ()
+    """only these environments (default: all that were run)"""
+    algos: tuple[str, ...] = ()
+    """only these, named as in the legend: smose, sac-m, "smose, keep 0.2" (default: all that were run)"""
+    steps: Optional[int] = None
+    """only runs of so many steps (default: the longest of each line)"""
     paper_settings_only: bool = False
     """leave out runs with other settings or another number of steps than the paper's"""
-    window: Annotated[Optional[int], default("2% of the longest run")] = None
-    """steps that a training curve is averaged over; 1 for none"""
+    window: Optional[int] = None
+    """steps that a training curve is averaged over (default: 2% of the longest run; 1 for none)"""
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ def training_curve(folder: Path) -> Optional[Curve]:
         return None
     scalars = sorted(events.Scalars("charts/episodic_return"), key=lambda event: event.wall_time)
     steps, values = drop_overwritten([event.step for event in scalars], [event.value for event in scalars])
-    if not (np.abs(values) < 1e30).all():
+    if not np.isfinite(values).all():
         raise UserError(f"{folder} has returns in its events that are no numbers; move it away")
     return Curve(np.array(steps), np.array(values))
 
@@ -156,7 +143,7 @@ def evaluation_curve(folder: Path) -> Optional[Curve]:
         returns = np.array([float(row["return_mean"]) for row in rows])
     except (KeyError, OverflowError, TypeError, ValueError, csv.Error) as error:
         raise UserError(f"{file} is damaged ({error!r}); move its run away") from None
-    if not (np.abs(returns) < 1e30).all() or (np.diff(steps, prepend=0) <= 0).any():
+    if not np.isfinite(returns).all() or (np.diff(steps, prepend=0) <= 0).any():
         raise UserError(f"{file} is damaged (steps that don't grow, or returns that are no numbers); move its run away")
     return Curve(steps, returns) if rows else None
 

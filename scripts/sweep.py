@@ -33,10 +33,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Optional, TextIO
+from typing import Any, Optional, TextIO
 
 from command_line import UserError, end_on_mistakes, parse_args
-from tyro.conf import arg
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENTS = ("Walker2d-v4", "Hopper-v4", "Ant-v4", "HalfCheetah-v4", "Reacher-v4", "Swimmer-v4")
@@ -76,16 +75,16 @@ class Args:
     """seeds"""
     algos: tuple[str, ...] = tuple(ALGOS)
     """any of smose, sac-s, sac-m, sac-l"""
-    jobs: Annotated[Optional[int], arg(help_behavior_hint="(default: as many as its CPUs allow)")] = None
-    """runs at a time on this machine; a cluster's CPUs decide for themselves"""
+    jobs: Optional[int] = None
+    """runs at a time on this machine (default: as many as its CPUs allow); a cluster's CPUs decide for themselves"""
     python: str = sys.executable
     """the Python that runs the trainers, at the same path on every node"""
     runs_dir: str = "runs"
     """folder of the runs, named `runs`; on a cluster it and this project lie on storage that all nodes share"""
     dry_run: bool = False
     """print the commands and start nothing"""
-    address: Annotated[Optional[str], arg(help_behavior_hint="(default: start Ray on this machine)")] = None
-    """a running Ray cluster: `auto`, host:port or ray://host:10001"""
+    address: Optional[str] = None
+    """a running Ray cluster: `auto`, host:port or ray://host:10001 (default: start Ray on this machine)"""
     cpus_per_run: int = 1
     """CPUs that Ray sets aside for each run"""
     gpus_per_run: float = 0.0

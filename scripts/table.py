@@ -25,6 +25,7 @@ Over all six environments the IQM is of normalised means: 0 is a uniformly rando
 
 import csv
 import io
+import math
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,30 +88,22 @@ RANDOM_RETURN = {
 }
 
 
-def default(words: str, **settings: str) -> Any:
-    """What --help says of a default that is no value of its flag."""
-    return tyro.conf.arg(help_behavior_hint=f"(default: {words})", **settings)
-
-
-PATHS = default("runs and results/runs", metavar="PATH...")
-
-
 @dataclass
 class Args:
-    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], PATHS] = ()
-    """folders with runs in them, at any depth"""
+    runs: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """folders with runs in them, at any depth (default: runs and results/runs)"""
     only_run: bool = False
     """one table of what was run, with the paper's number beside every row, instead of the paper's tables"""
-    env_ids: Annotated[tuple[str, ...], default("all")] = ()
-    """only runs of these environments"""
-    algos: Annotated[tuple[str, ...], default("all")] = ()
-    """only runs of these, named as in the tables: smose, sac-m, "smose, keep 0.2\""""
-    steps: Annotated[Optional[int], default("all")] = None
-    """only runs of so many steps"""
+    env_ids: tuple[str, ...] = ()
+    """only runs of these environments (default: all)"""
+    algos: tuple[str, ...] = ()
+    """only runs of these, named as in the tables: smose, sac-m, "smose, keep 0.2" (default: all)"""
+    steps: Optional[int] = None
+    """only runs of so many steps (default: all)"""
     format: Literal["markdown", "csv", "latex"] = "markdown"
     """how to write the tables"""
-    output: Annotated[Optional[str], default("the terminal")] = None
-    """write to this file"""
+    output: Optional[str] = None
+    """write to this file instead of the terminal"""
     resamples: int = 10_000
     """bootstrap resamples of an interval"""
 
@@ -185,8 +178,8 @@ def whole(value: Any) -> int:
 
 
 def finite(value: Any) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not abs(value) < 1e30:
-        raise ValueError(f"{value!r} is no number that a run can have")
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
     return float(value)
 
 

@@ -13,6 +13,7 @@ from test_interpret import random_actor, save_actor
 
 import interpret
 
+ROOT = Path(interpret.__file__).parent
 CHROMIUM = shutil.which("chromium")
 FLAGS = (
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync "
@@ -38,7 +39,16 @@ def browser():
 
 def make_report(folder: Path, env_id: str, m: int, n_a: int, n_s: int, episodes: int = 2, **kwargs) -> Path:
     save_actor(folder / "actor.safetensors", random_actor(m, n_a, n_s, **kwargs), env_id)
-    interpret.interpret(interpret.Args(path=str(folder), episodes=episodes))
+    interpret.interpret(interpret.Args(path=str(folder), episodes=episodes, pushes=False))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cheetah(tmp_path_factory) -> Path:
+    """report of the HalfCheetah policy that comes with the project, pushes and all"""
+    folder = tmp_path_factory.mktemp("cheetah") / "run"
+    shutil.copytree(ROOT / "results" / "policies" / "HalfCheetah-v4" / "smose_seed0", folder)
+    interpret.interpret(interpret.Args(path=str(folder)))
     return folder
 
 
@@ -115,8 +125,8 @@ def test_page_shows_the_recorded_steps(trained, open_page):
     page = open_page(trained)
     policy = load_actor(trained)
     report = json.loads((trained / "report.json").read_text(encoding="utf-8"))
-    scrubber = page.locator("#scrubber")
-    scrubber.focus()
+    page.evaluate("window.smose.moveTo(0, 0)")
+    page.locator("#scrubber").focus()
     for step in range(1, 6):
         page.keyboard.press("ArrowRight")
         state = np.float64(np.float32(report["episodes"][0]["observations"][step]))
@@ -199,7 +209,9 @@ def test_equations_are_those_of_the_files(trained, open_page):
 
 def test_trees_appear(trained, open_page):
     page = open_page(trained)
-    assert page.locator("#trees svg").count() == 7  # one expert has no state to learn from
+    page.locator("#alltrees summary").click()
+    page.wait_for_selector("#alltrees svg")
+    assert page.locator("#alltrees svg").count() == 7  # one expert has no state to learn from
     assert "0.75" in page.locator("#trees").inner_text()
 
 
@@ -227,6 +239,7 @@ def test_large_policies_stay_readable(tmp_path, open_page):
     assert visible.count() == 20
     page.get_by_role("button", name="Show all 105 observations").click()
     assert visible.count() == 105
+    page.locator("#weights summary").click()
     assert page.locator("#weights .panel").count() <= 12
     page.get_by_role("button", name="all 32").click()
     assert page.locator("#weights .panel").count() == 32
@@ -240,3 +253,123 @@ def test_every_control_has_a_name(trained, open_page):
         .map((e) => e.outerHTML)"""
     )
     assert nameless == []
+
+
+def step_shown(page) -> int:
+    return page.evaluate("window.smose.live.step")
+
+
+def test_drawn_joints_are_the_simulators(tmp_path, open_page):
+    import mujoco
+    from report.body import simulator
+    from saved_actor import FIRST_EVAL_SEED, make_env, make_policy
+
+    folder = make_report(tmp_path, "Hopper-v4", 3, 3, 11)
+    actor = load_actor(folder)
+    env, policy = make_env(actor), make_policy(actor)
+    obs, _ = env.reset(seed=FIRST_EVAL_SEED)
+    model, data = simulator(env)
+    still, page = mujoco.MjData(model), open_page(folder)
+    for step in range(8):
+        page.evaluate("step => window.smose.moveTo(0, step)", step)
+        drawn = page.evaluate(
+            """[...document.querySelectorAll('.now line[data-shape]')].map((line) =>
+            [line.dataset.shape, ...['x1', 'y1', 'x2', 'y2'].map((a) => line.getAttribute(a))].map(Number))"""
+        )
+        assert [shape[0] for shape in drawn] == [0, 1, 2, 3]  # torso, thigh, leg, foot
+        still.qpos[:] = data.qpos
+        mujoco.mj_kinematics(model, still)
+        for joint, shape in ("thigh_joint", 1), ("leg_joint", 2):  # hip and knee: the upper ends of thigh and leg
+            ends = np.array(drawn[shape][1:]).reshape(2, 2) * (1, -1)  # in an SVG y points down
+            anchor = still.joint(joint).xanchor[[0, 2]]
+            assert np.abs(ends - anchor).max(axis=1).min() < 2e-4
+        obs = env.step(policy(obs)[0])[0]
+
+
+def test_real_time_is_real_time(cheetah, open_page):
+    page = open_page(cheetah)
+    page.evaluate("window.smose.moveTo(0, 10)")
+    page.locator("#speed").select_option("4")  # 80 steps a second: faster than a step per frame
+    samples = page.evaluate(
+        """new Promise((done) => {
+          const samples = [], began = performance.now();
+          document.getElementById('play').click();
+          const look = (now) => {
+            samples.push([now - began, window.smose.live.step]);
+            if (now - began < 1500) requestAnimationFrame(look);
+            else done(samples);
+          };
+          requestAnimationFrame(look);
+        })"""
+    )
+    for milliseconds, step in samples:  # however few frames a busy machine draws, each shows the step of its time
+        assert step - 10 == pytest.approx(4 * milliseconds / 1000 / 0.05, abs=2)
+    assert samples[-1][1] > 100
+    page.keyboard.press("Space")
+    held = step_shown(page)
+    page.wait_for_timeout(200)
+    assert step_shown(page) == held
+
+
+def test_opens_at_a_typical_state_of_the_most_used_expert_and_obeys_arrows_at_once(cheetah, open_page):
+    page = open_page(cheetah)
+    share = json.loads((cheetah / "report.json").read_text())["usage"]["share"]
+    assert winner_shown(page) == int(np.argmax(share))
+    first = step_shown(page)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowLeft")
+    assert step_shown(page) == first + 1
+    page.keyboard.press("Shift+ArrowLeft")
+    assert step_shown(page) == first - 9
+    assert "step" in page.locator("#watch").inner_text() and "space plays" in page.locator("#watch").inner_text()
+
+
+def test_the_page_is_half_as_long_as_it_was_and_prints_on_eight_pages(cheetah, open_page):
+    page = open_page(cheetah)
+    assert page.evaluate("document.documentElement.scrollHeight") <= 11_719 / 2  # pixels at a width of 1280
+    assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4", print_background=True))) <= 8
+    assert (cheetah / "report.html").stat().st_size < 1_000_000
+
+
+def test_the_cheetah_explains_itself(cheetah, open_page):
+    page, report = open_page(cheetah), json.loads((cheetah / "report.json").read_text())
+    summary = page.locator("#summary li").all_inner_texts()
+    assert len(summary) == 5
+    assert f"repeats every {report['gait']['period']:.3g} steps" in summary[2]
+    assert report["gait"]["periodic"] and page.locator("#gait .poses svg").count() == 8
+    assert page.locator("#gait .curve").count() >= 10
+    assert page.locator("#pushes polyline").count() == 8  # four sizes, two measures
+    assert page.locator("#experts article.expert").count() == sum(s >= 0.01 for s in report["usage"]["share"])
+    rare = page.locator("#experts details.expert")
+    assert rare.count() == sum(s < 0.01 for s in report["usage"]["share"])
+    assert rare.first.locator(".eq").count() == 0
+    rare.first.locator("summary").click()
+    rare.first.locator(".eq").first.wait_for()
+    assert rare.first.locator(".eq").count() == 7
+    worst = max(report["jumps"]["pairs"], key=lambda p: p["count"] * p["mean"])
+    assert f"{100 * worst['mean']:.0f}" in page.locator("#jumps tbody tr").nth(2).inner_text()
+
+
+def test_what_is_not_there_is_said_or_left_out(trained, tmp_path, open_page):
+    page = open_page(trained)
+    assert "Nothing is periodic here" in page.locator("#gait").inner_text()
+    assert "--card" in page.locator("header.top").inner_text()
+    folder = make_report(tmp_path, "Pendulum-v1", 2, 1, 3)
+    page = open_page(folder)
+    assert page.locator("#pushes").count() == 0
+    assert "no MuJoCo body" in page.locator("#watch").inner_text()
+
+
+def test_the_robustness_card_is_drawn(smose_run, tmp_path, open_page):
+    import evaluate
+
+    folder = tmp_path / smose_run.name
+    shutil.copytree(smose_run, folder)
+    output = folder / "robustness.json"
+    evaluate.main(evaluate.Args(paths=(str(folder),), episodes=2, noise=(0.1,), mass=(1.5,), output=str(output)))
+    interpret.interpret(interpret.Args(path=str(folder), episodes=2, pushes=False))
+    page, rows = open_page(folder), json.loads(output.read_text())
+    texts = page.evaluate("[...document.querySelectorAll('#card svg g title')].map((t) => t.textContent)")
+    assert len(texts) == 2 and "sensor noise 10" in texts[0] and "mass \u00d7 1.5" in texts[1].lower()
+    assert f"{rows[1]['mean']:.2f}".replace("-", "\u2212")[:5] in texts[0]

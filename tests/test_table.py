@@ -379,11 +379,3 @@ def test_the_command_itself(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("### ") == 4 and "4224.29 ± 25.96" in done.stdout
-
-
-@pytest.mark.parametrize("script", ["table.py", "plot.py", "sweep.py"])
-def test_help_names_every_default_once(script):
-    command = [sys.executable, str(ROOT / "scripts" / script), "--help"]
-    printed = subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
-    text = " ".join(printed.replace("│", " ").split())
-    assert text.count("(default: ") > 5 and not re.search(r"\(default: [^)]*\)[^()]* \(default: (None)?\)", text)

@@ -245,7 +245,7 @@ def back_after(curve: np.ndarray, limit: float) -> Optional[int]:
 
 
 def finite(value: float) -> Optional[float]:
-    return float(value) if np.isfinite(value) else None
+    return float(f"{value:.4g}") if np.isfinite(value) else None
 
 
 def quartiles(rows: np.ndarray) -> list[list[Optional[float]]]:
