@@ -396,14 +396,17 @@ def test_mistakes_end_in_one_line(reported, sac_run, tmp_path):
     assert done.stderr.startswith("error: ")
 
 
+HAND_NAMES = {"obs": [{"text": text} for text in "xyz"], "action": [{"text": text} for text in "uv"]}
+
+
 def hand_made() -> tuple[Actor, np.ndarray, np.ndarray]:
-    """Two experts that share x between them: the first acts where x > 0."""
-    actor = random_actor(2, 2, 3)
+    """Two experts that share x between them, the first acts where x > 0, and a third that never acts."""
+    actor = random_actor(3, 2, 3)
     w = actor.weights
-    w["router.weight"][:] = [1, 0, 0], [-1, 0, 0]
-    w["router.bias"][:] = 0
-    w["experts.mean.weight"][:] = [[0, 0.1, 0], [0, 0, 0]], [[0, -0.1, 0], [0, 0, 5]]
-    w["experts.mean.bias"][:] = [0, 9], [0, 0]
+    w["router.weight"][:] = [1, 0, 0], [-1, 0, 0], [0, 0, 0]
+    w["router.bias"][:] = 0, 0, -9
+    w["experts.mean.weight"][:2] = [[0, 0.1, 0], [0, 0, 0]], [[0, -0.1, 0], [0, 0, 5]]
+    w["experts.mean.bias"][:2] = [0, 9], [0, 0]
     x = [1, 2, 3, 4, -1, -2, -3, -4, -5, -6]
     y = [1, -2, 1, 2, 1, -1, 2, -2, 1, 1]
     z = [0, 0, 0, 0, 9, 9, 9, 9, 9, -9]
@@ -412,37 +415,36 @@ def hand_made() -> tuple[Actor, np.ndarray, np.ndarray]:
 
 def test_every_sentence_of_a_hand_made_policy_against_counts_by_hand():
     actor, states, acting = hand_made()
-    names = {"obs": [{"text": "x"}, {"text": "y"}, {"text": "z"}], "action": [{"text": "u"}, {"text": "v"}]}
-    said = sentences_of(actor, states, acting, names)
-    # the middle of x is -1.5, so all of the first expert's states lie above it, and 5 of the second's 6 below
+    said = sentences_of(actor, states, acting, HAND_NAMES)
+    # the median of x is -1.5: all of the first expert's states lie above it, and 5 of the second's 6 below
+    one = (
+        "Expert 1 is favoured when x is above -1.5 (the median): so in 4 of its 4 states (100%), and in 1 of the other "
+    )
+    two = (
+        "Expert 2 is favoured when x is below -1.5 (the median): so in 5 of its 6 states (83%), and in 0 of the other "
+    )
     assert [(s["text"], s["share"], s["n"], s["expert"]) for s in said] == [
-        ("Expert 1 acts in 4 of 10 states (40%).", 0.4, 10, 1),
-        ("It is favoured when x is high: above -1.5, the middle of all states, in 4 of its 4 states (100%).", 1, 4, 1),
+        (one + "6 states (17%).", 1, 4, 1),
         ("Its u has the sign of y in 4 of its 4 states (100%).", 1, 4, 1),
         ("Its v is positive in 4 of its 4 states (100%).", 1, 4, 1),
         ("Its v is beyond 95% of its limit in 4 of its 4 states (100%).", 1, 4, 1),
-        ("Expert 2 acts in 6 of 10 states (60%).", 0.6, 10, 2),
-        (
-            "It is favoured when x is low: below -1.5, the middle of all states, in 5 of its 6 states (83%).",
-            5 / 6,
-            6,
-            2,
-        ),
+        ("Expert 1 acts in 4 of 10 states (40%).", 0.4, 10, 1),
+        (two + "4 states (0%).", 5 / 6, 6, 2),
         ("Its u has the opposite sign of y in 6 of its 6 states (100%).", 1, 6, 2),
         ("Its v has the sign of z in 6 of its 6 states (100%).", 1, 6, 2),
         ("Its v is beyond 95% of its limit in 6 of its 6 states (100%).", 1, 6, 2),
+        ("Expert 2 acts in 6 of 10 states (60%).", 0.6, 10, 2),
+        ("Expert 3 acts in 0 of 10 states (0%).", 0, 10, 3),
     ]
 
 
 def test_what_favours_an_expert_is_not_said_where_it_does_not_hold():
     actor, states, acting = hand_made()
-    names = {"obs": [{"text": "x"}, {"text": "y"}, {"text": "z"}], "action": [{"text": "u"}, {"text": "v"}]}
-    said = [s["text"] for s in sentences_of(actor, states, 1 - acting, names) if "favour" in s["text"]]
+    said = [s["text"] for s in sentences_of(actor, states, 1 - acting, HAND_NAMES) if "favour" in s["text"]]
+    none = "No observation that favours Expert {} tells when it acts: each lies on its side of the median in at most "
     assert said == [
-        "No single observation tells when it acts: none that favours it lies on that side of its middle in more than "
-        "1 of its 6 states (17%).",
-        "No single observation tells when it acts: none that favours it lies on that side of its middle in more than "
-        "0 of its 4 states (0%).",
+        none.format(1) + "1 of its 6 states (17%), or about as often when others act.",
+        none.format(2) + "0 of its 4 states (0%), or about as often when others act.",
     ]
 
 
