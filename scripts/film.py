@@ -9,12 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import imageio_ffmpeg
 import numpy as np
 from colours import colour
 from PIL import Image, ImageColor, ImageDraw, ImageFont
+from report.body import simulator
 
-MOST_FRAMES = 400  # rendered pictures of the first episode
+VIDEO_BYTES = 1_500_000  # about the size of episode.mp4, so that it can be sent by mail
 
 
 def can_render(env_id: str) -> bool:
@@ -27,6 +29,13 @@ def can_render(env_id: str) -> bool:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         print(f"no video: cannot render {env_id} here ({reason}); try MUJOCO_GL=osmesa", file=sys.stderr)
     return done.returncode == 0
+
+
+def camera(env: gym.Env) -> dict[str, str]:
+    """What tells the renderer to follow the robot, where the model has a camera that does."""
+    mujoco = simulator(env)
+    names = [mujoco[0].camera(i).name for i in range(mujoco[0].ncam)] if mujoco else []
+    return {"camera_name": "track"} if "track" in names else {}
 
 
 def labelled(frame: np.ndarray, expert: int, step: int) -> np.ndarray:
@@ -47,7 +56,8 @@ def video(frames: dict[int, np.ndarray], experts: np.ndarray, frames_per_second:
     pictures = [labelled(frame, int(experts[step]), step) for step, frame in frames.items()]
     with tempfile.TemporaryDirectory() as folder:
         path, size = Path(folder) / "episode.mp4", pictures[0].shape[1::-1]
-        writer = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, quality=7)
+        bits = round(8 * VIDEO_BYTES * frames_per_second / len(pictures))  # per second
+        writer = imageio_ffmpeg.write_frames(str(path), size, fps=frames_per_second, bitrate=min(bits, 2_000_000))
         writer.send(None)
         for picture in pictures:
             writer.send(picture)

@@ -315,7 +315,7 @@ function bodyPlayer(figure, colourAt, label) {
   let wide = world[1] - world[0], tall = world[3] - world[2];
   const side = body.view === "side";
   if (follows) {
-    tall = side ? 1.14 * Math.max(world[3] - world[2], 0.75 * size) : 2 * size;
+    tall = side ? 1.14 * Math.max(world[3] - world[2], 0.75 * size) : 1.4 * size;
     wide = Math.max(2.4 * tall, Math.min(3.2 * size, 3.4 * tall));
   } else {
     [wide, tall] = [1.12 * wide, 1.16 * tall];

@@ -31,3 +31,7 @@ def report_page(report: dict[str, Any], frames: list[dict[str, Any]]) -> str:
     data["episodes"] = [{k: v for k, v in e.items() if k not in left_out} for e in report["episodes"]]
     title = f"{report['env_id']} · SMoSE policy report"
     return fill_page(title, data | {"frames": frames}, *REPORT)
+
+
+def comparison_page(data: dict[str, Any]) -> str:
+    return fill_page(f"{data['env_id']} · two SMoSE policies", data, "drawing.js", "compare.js")
