@@ -62,7 +62,7 @@ class Args:
     data: Optional[Literal["replay", "rollouts"]] = None
     """states to learn from: the run's replay file (default when there) or new episodes of the policy"""
     max_samples: int = 200_000
-    """use at most this many of the states, drawn at random (a million states of 27 numbers: about a minute)"""
+    """use at most this many of the states, drawn at random"""
     rollout_steps: int = 20_000
     """environment steps collected by `--data rollouts`, and by each round of `--dagger`"""
     episodes: int = 20

@@ -2,13 +2,15 @@
 
     python interpret.py runs/Reacher-v4__smose_sac__0__1763251200
     python interpret.py runs/Reacher-v4__smose_sac__0__1763251200/actor_best.safetensors --output best
+    python interpret.py RUN --shorten                        # the shortest equations that keep 95% of the return
     python interpret.py RUN --names my_names.json            # {"obs": ["angle", ...], "action": ["torque", ...]}
     python interpret.py RUN --video                          # rendered frames in the report and an mp4
     python interpret.py RUN OTHER_RUN                        # two policies side by side, in compare.html
 
 Written beside the actor: report.html (one file, works offline), report.json (every number in it), weights.svg and
 weights.png (the weights figure), equations.txt, equations.md and equations.tex, and episode.mp4 with --video.
-Equations that are shown have been driven just as they are printed, and their return stands beside them.
+Equations that are shown have been driven just as they are printed, and their return stands beside them: those of
+actor_short.safetensors, which --shorten writes, if it was made from this very actor, else every term of the actor.
 """
 
 import json
@@ -16,19 +18,20 @@ import os
 import re
 import shlex
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import gymnasium as gym
 import numpy as np
+import safetensors.numpy
 import tyro
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 sys.path.append(str(SCRIPTS))
 from colours import COLOURS  # noqa: E402
-from command_line import UserError, end_on_mistakes, parse_args  # noqa: E402
-from equations import drive_printed, equation_files, equations_of, equations_txt, how_it_acts, safe_names  # noqa: E402
+from command_line import UserError, end_on_mistakes, parse_args, read_json  # noqa: E402
+from equations import drive_printed, equation_files, equations_of, equations_txt, how_it_acts  # noqa: E402
 from names import Names, read_names  # noqa: E402
 from report.body import body_of, simulator  # noqa: E402
 from report.compare import comparison  # noqa: E402
@@ -37,6 +40,8 @@ from report.page import comparison_page, report_page  # noqa: E402
 from report.pushes import jumps_of, pushes_of  # noqa: E402
 from report.summary import decisive, failures_of, make_card, read_card, summary_of  # noqa: E402
 from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play  # noqa: E402
+from saved_trees import read_trees, trees_folder  # noqa: E402
+from sentences import sentences_of  # noqa: E402
 from weights_figure import weights_figure  # noqa: E402
 
 RECORDED_EPISODES = 2  # episodes that can be replayed state by state in the page
@@ -54,6 +59,10 @@ class Args:
     """another actor of the same environment: both are compared in compare.html, and no report is written"""
     names: Optional[str] = None
     """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
+    shorten: bool = False
+    """find the shortest equations that keep most of the return, and write them as actor_short.safetensors"""
+    keep_return: float = 0.95
+    """with --shorten: the part of the return's distance from doing nothing that is kept"""
     rank: Literal["effect", "weight", "order"] = "effect"
     """order of an equation's terms: by effect size (weight times spread), by weight, or as observed"""
     episodes: Optional[int] = None
@@ -229,24 +238,17 @@ def answers_at(actor: Actor, state: np.ndarray, spread: np.ndarray) -> dict[str,
     return answer | {"against": pairs}
 
 
-def read_trees(actor: Actor) -> Optional[dict[str, Any]]:
-    """What distill_trees.py left beside the actor, if it ran."""
-    path = actor.path.parent / "trees" / "trees.json"
-    if not path.is_file():
+def trees_beside(actor: Actor) -> Optional[dict[str, Any]]:
+    """What distill_trees.py left beside the actor, if it is of this very actor."""
+    file, fidelity = (trees_folder(actor.path) / name for name in ("trees.json", "fidelity.json"))
+    if not file.is_file():
         return None
     try:
-        trees = json.loads(path.read_text(encoding="utf-8"))
-        fidelity = path.with_name("fidelity.json")
-        trees["fidelity"] = json.loads(fidelity.read_text(encoding="utf-8")) if fidelity.is_file() else None
-        features = [node.get("feature", 0) for tree in trees["experts"] for node in tree["nodes"]]
-        fits = len(trees["experts"]) == actor.n_experts and max(features) < actor.obs_size
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{path.parent} holds damaged JSON ({error!r}); run distill_trees.py again") from error
-    if not fits:
-        raise UserError(f"{path} belongs to another policy; run distill_trees.py again or move the folder away")
-    source = trees["fidelity"] or {"actor": actor.path.name, "steps": actor.steps}
-    trees["stale"] = source.get("actor") != actor.path.name or str(source.get("steps")) != str(actor.steps)
-    return trees
+        measured = read_json(fidelity, "run distill_trees.py again") if fidelity.is_file() else None
+        return read_trees(actor) | {"fidelity": measured}
+    except UserError as error:
+        print(f"no trees in the report: {error}", file=sys.stderr)
+        return None
 
 
 def evaluation_of(actor: Actor, env_id: str) -> Optional[dict[str, Any]]:
@@ -368,7 +370,7 @@ def build_report(
         "at_work": works,
         "answers": [answers_at(actor, work["state"], spread) if work else None for work in works],
         "episodes": [recorded(actor, episode, spread, k < RECORDED_EPISODES) for k, episode in enumerate(episodes)],
-        "trees": read_trees(actor),
+        "trees": trees_beside(actor),
     }
     # each further part of the page comes from a module in scripts/ and joins the report here, under its own key
     mujoco, poses = (
@@ -390,7 +392,7 @@ def build_report(
         "how_it_acts": how_it_acts(shown),
         "equations": equations,
         "as_printed": drive_printed(env, text, shown, actor, names, max(DRIVEN_EPISODES, len(episodes))),
-        "sentences": [],
+        "sentences": sentences_of(actor, states, active, names),
     }
 
 
@@ -410,10 +412,35 @@ def write_all(folder: Path, files: dict[str, bytes]) -> None:
             part.unlink(missing_ok=True)
 
 
+def made_from(short: Actor, actor: Actor) -> bool:
+    try:
+        return json.loads(short.metadata["made_from"])["sha256"] == actor.identity["sha256"]
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
+def shown_actor(args: Args, actor: Actor, env: gym.Env, folder: Path) -> Actor:
+    """The policy whose equations are shown: the shortened one if there is one, else the actor itself."""
+    name = f"{actor.path.stem}_short.safetensors"
+    if args.shorten:
+        from shorten import shorten  # scikit-learn takes a second to import
+
+        short = shorten(actor, env, args.keep_return)
+        write_all(folder, {name: safetensors.numpy.save(short.weights, short.metadata)})
+        return replace(short, path=folder / name)
+    for path in dict.fromkeys((folder / name, actor.path.with_name(name))):
+        if path.is_file():
+            short = load_actor(path)
+            if made_from(short, actor):
+                return short
+            print(f"{path} was not made from {actor.path}; --shorten makes it anew", file=sys.stderr)
+    return actor
+
+
 def interpret(args: Args) -> Path:
     """Plays, computes and writes everything; returns the page's path."""
     actor = smose_actor(args.path)
-    names = safe_names(read_names(args.names, args.env_id or actor.env_id, actor.obs_size, actor.action_size))
+    names = read_names(args.names, args.env_id or actor.env_id, actor.obs_size, actor.action_size)
     env = make_env(actor, args.env_id)
     filming = False
     if args.video:
@@ -426,7 +453,8 @@ def interpret(args: Args) -> Path:
     episodes = [rollout(env, actor, FIRST_EVAL_SEED, every if filming else 0)]
     args.episodes = args.episodes or min(40, max(5, 2000 // len(episodes[0].rewards)))
     episodes += [rollout(env, actor, FIRST_EVAL_SEED + k) for k in range(1, args.episodes)]
-    shown = actor
+    folder = Path(args.output) if args.output else actor.path.parent
+    shown = shown_actor(args, actor, env, folder)
     report = plain(build_report(args, env, actor, shown, names, episodes))
     env.close()
     title = f"{env.spec.id}, {actor.n_experts} experts, seed {actor.seed}, {actor.steps} steps"
@@ -436,7 +464,6 @@ def interpret(args: Args) -> Path:
     files = {name: text.encode() for name, text in texts.items()} | weights_figure(report)
     if filming:
         files["episode.mp4"] = video(episodes[0].frames, episodes[0].experts, 1 / (dt * every) if dt else 30)
-    folder = Path(args.output) if args.output else actor.path.parent
     write_all(folder, files)
     return folder / "report.html"
 
@@ -452,7 +479,7 @@ def compare(args: Args) -> Path:
         raise UserError(
             f"{paths[0]} is for {actors[0].env_id}, {paths[1]} for {actors[1].env_id}; give two of one kind"
         )
-    names = safe_names(read_names(args.names, env_id, actors[0].obs_size, actors[0].action_size))
+    names = read_names(args.names, env_id, actors[0].obs_size, actors[0].action_size)
     env = make_env(actors[0], args.env_id)
     n = args.episodes or min(40, max(10, 2000 // len(rollout(env, actors[0], FIRST_EVAL_SEED).rewards)))
     episodes = [[rollout(env, actor, FIRST_EVAL_SEED + k) for k in range(n)] for actor in actors]

@@ -18,11 +18,6 @@ from saved_actor import FIRST_EVAL_SEED, Actor, make_policy, play
 Equation = dict[str, Any]
 READ = ("router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias")  # the numbers that are printed
 LATEX_GAP = r" \, "
-# what a name may hold in LaTeX; a file of names can be a stranger's, and \input or \write18 are LaTeX too
-GREEK = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi pi rho sigma tau"
-GREEK += " upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi Psi Omega"
-OTHERS = "cos sin tan text mathrm mathbf mathit mathcal dot ddot hat bar tilde vec ell prime circ cdot times quad"
-HARMLESS = {*GREEK.split(), *OTHERS.split(), *"_%&#${},;! "}
 
 
 def coefficient(weight: float) -> str:
@@ -156,27 +151,6 @@ def as_printed(driven: dict[str, Any]) -> str:
     )
 
 
-def safe_names(names: Names) -> Names:
-    """Names that break no line of a text and run nothing in LaTeX."""
-    return {
-        kind: [{key: printable(value) for key, value in name.items()} | {"latex": safe_latex(name)} for name in entries]
-        for kind, entries in names.items()
-    }
-
-
-def safe_latex(name: dict[str, str]) -> str:
-    latex = name["latex"]
-    command = r"\\([A-Za-z]+|.|$)"
-    rest = re.sub(command, "", latex, flags=re.DOTALL)
-    harmless = set(re.findall(command, latex, flags=re.DOTALL)) <= HARMLESS and not set(rest) & set("%&#$~")
-    nested = rest
-    while "{}" in (nested := re.sub(r"[^{}]", "", nested)):
-        nested = nested.replace("{}", "")
-    if harmless and not nested and "^^" not in rest and latex.isprintable():
-        return latex
-    return rf"\text{{{latex_text(name['text'])}}}"
-
-
 def latex_text(text: str) -> str:
     return re.sub(r"([_%&#${}])", r"\\\1", re.sub(r"[\\^~]", "", printable(text)))
 
@@ -191,12 +165,17 @@ def how_it_acts(actor: Actor) -> list[str]:
         share = "its softmax probability" + (", renormalised over these" if actor.gate == "one-hot" else "")
         mix = f"The {actor.top_k} expert(s) with the largest scores S_m act, each weighted by {share}."
     squash = f"scale {vector(actor.weights['action_scale'])} and bias {vector(actor.weights['action_bias'])}"
-    return [
+    notes = [
         mix,
         f"Each tau below is the argument of a tanh: action = scale * tanh(tau) + bias with {squash}.",
         "All terms that are not zero are here, constants too.",
         "Effect size: weight times the spread (standard deviation) of the observation over the visited states.",
     ]
+    if "made_from" in actor.metadata:
+        notes.append(
+            f"These are the numbers of {actor.path.name}, a shorter policy that was fitted to the trained one."
+        )
+    return notes
 
 
 def rows_of(entry: dict[str, Any], names: Names) -> list[tuple[str, str, Equation]]:

@@ -579,6 +579,7 @@ def test_experts_have_the_reports_colours(tmp_path, run):
     assert min(area("fidelity.png").values()) > 100
     for m in (1, 7, 8):
         assert max(area(f"expert_{m}.png").items(), key=lambda pair: pair[1])[0] == colour(m)
+        assert area(f"expert_{m}.png")[colour(m)] > 5000  # the leaf that is sure, not only the square in the title
 
 
 def spoil(run_dir: Path, what: str) -> list:

@@ -14,7 +14,8 @@ import pytest
 from command_line import UserError
 from names import read_names
 from safetensors.numpy import load_file, save_file
-from saved_actor import Actor
+from saved_actor import Actor, load_actor, make_env, make_policy, play
+from sentences import sentences_of
 
 import interpret
 from interpret import Episode
@@ -393,3 +394,101 @@ def test_mistakes_end_in_one_line(reported, sac_run, tmp_path):
     done = run_interpret(tmp_path / "missing")
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert done.stderr.startswith("error: ")
+
+
+HAND_NAMES = {"obs": [{"text": text} for text in "xyz"], "action": [{"text": text} for text in "uv"]}
+
+
+def hand_made() -> tuple[Actor, np.ndarray, np.ndarray]:
+    """Two experts that share x between them, the first acts where x > 0, and a third that never acts."""
+    actor = random_actor(3, 2, 3)
+    w = actor.weights
+    w["router.weight"][:] = [1, 0, 0], [-1, 0, 0], [0, 0, 0]
+    w["router.bias"][:] = 0, 0, -9
+    w["experts.mean.weight"][:2] = [[0, 0.1, 0], [0, 0, 0]], [[0, -0.1, 0], [0, 0, 5]]
+    w["experts.mean.bias"][:2] = [0, 9], [0, 0]
+    x = [1, 2, 3, 4, -1, -2, -3, -4, -5, -6]
+    y = [1, -2, 1, 2, 1, -1, 2, -2, 1, 1]
+    z = [0, 0, 0, 0, 9, 9, 9, 9, 9, -9]
+    return actor, np.array([x, y, z], float).T, np.array([0] * 4 + [1] * 6)
+
+
+def test_every_sentence_of_a_hand_made_policy_against_counts_by_hand():
+    actor, states, acting = hand_made()
+    said = sentences_of(actor, states, acting, HAND_NAMES)
+    # the median of x is -1.5: all of the first expert's states lie above it, and 5 of the second's 6 below
+    one = (
+        "Expert 1 is favoured when x is above -1.5 (the median): so in 4 of its 4 states (100%), and in 1 of the other "
+    )
+    two = (
+        "Expert 2 is favoured when x is below -1.5 (the median): so in 5 of its 6 states (83%), and in 0 of the other "
+    )
+    assert [(s["text"], s["share"], s["n"], s["expert"]) for s in said] == [
+        (one + "6 states (17%).", 1, 4, 1),
+        ("Its u has the sign of y in 4 of its 4 states (100%).", 1, 4, 1),
+        ("Its v is positive in 4 of its 4 states (100%).", 1, 4, 1),
+        ("Its v is beyond 95% of its limit in 4 of its 4 states (100%).", 1, 4, 1),
+        ("Expert 1 acts in 4 of 10 states (40%).", 0.4, 10, 1),
+        (two + "4 states (0%).", 5 / 6, 6, 2),
+        ("Its u has the opposite sign of y in 6 of its 6 states (100%).", 1, 6, 2),
+        ("Its v has the sign of z in 6 of its 6 states (100%).", 1, 6, 2),
+        ("Its v is beyond 95% of its limit in 6 of its 6 states (100%).", 1, 6, 2),
+        ("Expert 2 acts in 6 of 10 states (60%).", 0.6, 10, 2),
+        ("Expert 3 acts in 0 of 10 states (0%).", 0, 10, 3),
+    ]
+
+
+def test_what_favours_an_expert_is_not_said_where_it_does_not_hold():
+    actor, states, acting = hand_made()
+    said = [s["text"] for s in sentences_of(actor, states, 1 - acting, HAND_NAMES) if "favour" in s["text"]]
+    none = "No observation that favours Expert {} tells when it acts: each lies on its side of the median in at most "
+    assert said == [
+        none.format(1) + "1 of its 6 states (17%), or about as often when others act.",
+        none.format(2) + "0 of its 4 states (0%), or about as often when others act.",
+    ]
+
+
+def test_equations_drive_as_printed_and_return_what_stands_beside_them(reported):
+    report = json.loads((reported / "report.json").read_text(encoding="utf-8"))
+    text = (reported / "equations.txt").read_text(encoding="utf-8")
+    actor, driven = load_actor(reported), report["as_printed"]
+    printed = equations.read_equations(text, actor, report["names"])
+    for key in equations.READ:
+        assert printed.weights[key] == pytest.approx(actor.weights[key], rel=0.0501, abs=0)  # two digits
+    assert printed.n_read == actor.n_read == driven["numbers"] == 288
+    env = make_env(actor)
+    for policy, name in ((printed, "printed"), (actor, "real"), (equations.idle(actor), "nothing")):
+        returns = [sum(s.reward for s in play(env, make_policy(policy), seed)) for seed in range(100_000, 100_020)]
+        assert driven[name] == pytest.approx(np.mean(returns), rel=1e-8)  # nine digits in report.json
+    assert (driven["episodes"], driven["first_seed"], driven["source"]) == (20, 100_000, "actor.safetensors")
+    beside = f"as printed: {driven['printed']:.1f} of {driven['real']:.1f} (doing nothing: {driven['nothing']:.1f});"
+    assert text.splitlines()[1].startswith(beside)
+    assert beside in (reported / "equations.md").read_text() and beside in (reported / "equations.tex").read_text()
+
+
+def test_the_report_acts_to_the_last_bit_as_evaluate_does(reported):
+    actor = load_actor(reported)
+    env = make_env(actor)
+    episode = interpret.rollout(env, actor, 100_001)
+    steps = list(play(env, make_policy(actor), 100_001))
+    assert episode.rewards.tolist() == [step.reward for step in steps]
+    assert episode.experts.tolist() == [step.expert for step in steps]
+    assert (episode.observations == np.array([step.obs for step in steps], np.float32)).all()
+
+
+def test_kept_terms_of_report_json_are_all_that_is_not_zero(reported):
+    report = json.loads((reported / "report.json").read_text(encoding="utf-8"))
+    rows = [row for entry in report["equations"] for row in (entry["score"], *entry["torques"])]
+    assert sum(len(row["terms"]) for row in rows) == load_actor(reported).n_read
+    for row in rows:
+        effects = [abs(term["effect"]) for term in row["terms"] if term["obs"] is not None]
+        assert effects == sorted(effects, reverse=True) and row["terms"][-1]["obs"] is None
+
+
+def test_names_that_cannot_be_told_apart_are_refused(reported, tmp_path):
+    names = tmp_path / "names.json"
+    names.write_text(json.dumps({"obs": ["a"] * 11, "action": ["u", "v"]}))
+    args = interpret.Args(str(reported), str(names), episodes=1, output=str(tmp_path), pushes=False)
+    with pytest.raises(UserError, match="give other --names"):
+        interpret.interpret(args)
+    assert not (tmp_path / "report.html").exists()

@@ -61,6 +61,7 @@ def trained(smose_run, tmp_path_factory) -> Path:
     leaves = [{"probability": 0.125, "samples": 30}, {"probability": 0.75, "samples": 20}]
     experts = [{"expert": m + 1, "share": 0.125, "never": m == 7, "nodes": split + leaves} for m in range(8)]
     trees = {"format": "smose-trees", "env_id": "Reacher-v4", "max_depth": 1, "experts": experts}
+    trees["actor"] = load_actor(folder).identity
     (folder / "trees").mkdir()
     (folder / "trees" / "trees.json").write_text(json.dumps(trees))
     interpret.interpret(interpret.Args(path=str(folder), episodes=3))

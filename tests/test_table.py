@@ -29,6 +29,7 @@ def as_if(
     folder.mkdir(parents=True, exist_ok=True)
     copy.mkdir()
     config, evaluation = (json.loads((run / name).read_text()) for name in ("config.json", "evaluation.json"))
+    config.pop("hours", None)
     config |= {key: settings.pop(key) for key in ("env_id", "hours") if key in settings}
     defaults = smose_sac.Args() if config["format"] == "smose-run" else sac_baseline.Args()
     config["args"] = config["args"] | dataclasses.asdict(defaults)

@@ -104,7 +104,7 @@ function pushSection() {
       X.pushes[k].sizes.slice(1).map((s) => el("td", { class: "r num" }, after(s))),
       topples ? el("td", { class: "r num" }, percent(X.pushes[k].sizes.at(-1).falls)) : null,
       el("td", { class: "r num" }, grow(X.pushes[k])));
-  const columns = ["pushed", ...X.sizes.slice(1).map((s) => `by ${percent(s)}`), 
+  const columns = ["pushed", ...X.sizes.slice(1).map((s) => `by ${percent(s)}`),
     topples ? "falls at 100\u202f%" : null, period ? "1\u202f% per cycle" : "1\u202f% per step"].filter(Boolean);
   const table = (list) =>
     el("div", { class: "scroll" }, el("table", {}, head(columns), el("tbody", {}, list.map(row))));
