@@ -53,14 +53,19 @@ Report = dict[str, Any]
 progress = partial(tqdm, disable=None, leave=False)  # None: shown on a terminal only
 
 
+def default(words: str) -> Any:
+    """What --help says of a default that is no value of its flag."""
+    return tyro.conf.arg(help_behavior_hint=f"(default: {words})")
+
+
 @dataclass
 class Args:
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PATH")]
     """a run folder, or an actor file (*.safetensors)"""
     max_depth: int = 3
     """depth of the trees (1 to 8)"""
-    data: Optional[Literal["replay", "rollouts"]] = None
-    """states to learn from: the run's replay file (default when there) or new episodes of the policy"""
+    data: Annotated[Optional[Literal["replay", "rollouts"]], default("the replay file if there is one")] = None
+    """states to learn from: the run's replay file or new episodes of the policy"""
     max_samples: int = 200_000
     """use at most this many of the states, drawn at random"""
     rollout_steps: int = 20_000
@@ -73,12 +78,12 @@ class Args:
     """rounds of adding router-labelled states that the tree-routed policy itself visits"""
     seed: int = 0
     """seed of the held-out choice, the subsample, the fits and the bootstrap"""
-    env_id: Optional[str] = None
+    env_id: Annotated[Optional[str], default("the actor's")] = None
     """another environment than the actor's, of the same sizes; a module:Env-v0 id is imported only if named here"""
-    names: Optional[str] = None
+    names: Annotated[Optional[str], default("the paper's symbols for its environments")] = None
     """a JSON file with names: {"obs": ["height", ...], "action": ["torque", ...]}"""
-    output: Optional[Path] = None
-    """folder to write (default: trees/ beside the actor)"""
+    output: Annotated[Optional[Path], default("trees/ beside the actor")] = None
+    """folder to write"""
 
 
 @dataclass
@@ -140,7 +145,7 @@ def read_replay(actor: Actor, folder: Path, max_samples: int, rng: np.random.Gen
         raise UserError(f"{pair}{actor.obs_size}); give the actor of that run or use --data rollouts")
     try:
         table = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, EOFError) as error:
+    except Exception as error:  # NumPy's reader lets a tokenizer's errors through, among others
         raise UserError(f"{path} is damaged ({error}); use --data rollouts") from None
     is_table = isinstance(table, np.ndarray) and table.ndim == 2 and table.dtype == np.float32
     if not is_table or min(first, episode_column) < 0 or table.shape[1] <= max(last - 1, episode_column):

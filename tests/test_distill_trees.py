@@ -606,6 +606,8 @@ def spoil(run_dir: Path, what: str) -> list:
         write_replay(run_dir, np.ones((20, 5)), np.ones(20))
     elif what == "cut replay":
         replay.write_bytes(replay.read_bytes()[:-4000])
+    elif what == "replay with an open bracket":
+        replay.write_bytes(replay.read_bytes().replace(b"}", b"(", 1))
     elif what == "replay is text":
         replay.write_text("hello")
     elif what == "replay with objects":
@@ -671,6 +673,7 @@ def spoil(run_dir: Path, what: str) -> list:
         ("replay of another environment", "another environment (Hopper-v4"),
         ("replay of another size", "another environment"),
         ("cut replay", "replay.npy is damaged"),
+        ("replay with an open bracket", "replay.npy is damaged"),
         ("replay is text", "replay.npy is damaged"),
         ("replay with objects", "replay.npy is"),
         ("replay too narrow", "no replay file of this run"),
