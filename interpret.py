@@ -55,8 +55,6 @@ SATURATED = 0.95  # a tanh beyond this barely reacts to its input
 class Args:
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
     """a run folder (its actor.safetensors is read) or a *.safetensors file of a SMoSE actor"""
-    other: Annotated[tyro.conf.Positional[Optional[str]], tyro.conf.arg(metavar="PATH")] = None
-    """another actor of the same environment: both are compared in compare.html, and no report is written"""
     names: Optional[str] = None
     """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
     shorten: bool = False
@@ -77,6 +75,8 @@ class Args:
     """the folder to write to; beside the actor if not given"""
     env_id: Optional[str] = None
     """another environment than the one the actor was trained on, of the same sizes (Hopper-v5 for Hopper-v4)"""
+    other: Annotated[tyro.conf.Positional[Optional[str]], tyro.conf.arg(metavar="PATH")] = None
+    """another actor of the same environment: both are compared in compare.html, and no report is written"""
 
 
 @dataclass
@@ -439,6 +439,7 @@ def shown_actor(args: Args, actor: Actor, env: gym.Env, folder: Path) -> Actor:
 
 def interpret(args: Args) -> Path:
     """Plays, computes and writes everything; returns the page's path."""
+    check_episodes(args)
     actor = smose_actor(args.path)
     names = read_names(args.names, args.env_id or actor.env_id, actor.obs_size, actor.action_size)
     env = make_env(actor, args.env_id)
@@ -470,6 +471,7 @@ def interpret(args: Args) -> Path:
 
 def compare(args: Args) -> Path:
     """Plays two policies on the same episode seeds and writes the comparison; returns its page's path."""
+    check_episodes(args)
     paths = [args.path, str(args.other)]
     actors = [smose_actor(path) for path in paths]
     env_id = args.env_id or actors[0].env_id
@@ -494,6 +496,11 @@ def compare(args: Args) -> Path:
     return folder / "compare.html"
 
 
+def check_episodes(args: Args) -> None:
+    if args.episodes is not None and args.episodes < 1:
+        raise UserError(f"--episodes must be at least 1, not {args.episodes}")
+
+
 def smose_actor(path: str) -> Actor:
     actor = load_actor(path)
     if not actor.n_experts:
@@ -502,8 +509,6 @@ def smose_actor(path: str) -> Actor:
 
 
 def main(args: Args) -> None:
-    if args.episodes is not None and args.episodes < 1:
-        raise UserError(f"--episodes must be at least 1, not {args.episodes}")
     print(f"wrote {compare(args) if args.other else interpret(args)}")
 
 
