@@ -17,7 +17,8 @@ from saved_actor import FIRST_EVAL_SEED, Actor, make_policy, play
 
 Equation = dict[str, Any]
 READ = ("router.weight", "router.bias", "experts.mean.weight", "experts.mean.bias")  # the numbers that are printed
-LATEX_GAP = r" \, "
+LATEX_GAP, LATEX_BREAK = r" \, ", " \\\\\n        &\\quad "
+TERMS_A_LINE = 5  # in LaTeX, where a line has an end
 
 
 def coefficient(weight: float) -> str:
@@ -147,7 +148,7 @@ def as_printed(driven: dict[str, Any]) -> str:
     last = driven["first_seed"] + driven["episodes"] - 1
     return (
         f"as printed: {printed} of {real} (doing nothing: {nothing}); mean return of {driven['episodes']} episodes, "
-        f"seeds {driven['first_seed']} to {last}; {driven['numbers']} numbers, those of {driven['source']}"
+        f"seeds {driven['first_seed']} to {last}; {driven['numbers']} numbers, those of {printable(driven['source'])}"
     )
 
 
@@ -173,7 +174,7 @@ def how_it_acts(actor: Actor) -> list[str]:
     ]
     if "made_from" in actor.metadata:
         notes.append(
-            f"These are the numbers of {actor.path.name}, a shorter policy that was fitted to the trained one."
+            f"These are the numbers of {printable(actor.path.name)}, a shorter policy fitted to the trained one."
         )
     return notes
 
@@ -212,15 +213,22 @@ def equations_md(equations: list[dict[str, Any]], names: Names, share: list[floa
     return "\n".join(lines) + "\n"
 
 
+def broken(equation: Equation, symbols: list[str]) -> str:
+    """An equation in LaTeX, over several lines if it has many terms."""
+    terms = equation["terms"]
+    parts = [{"terms": terms[k : k + TERMS_A_LINE]} for k in range(0, len(terms), TERMS_A_LINE)] or [equation]
+    lines = [written(part, symbols, LATEX_GAP) for part in parts]
+    return LATEX_BREAK.join([lines[0], *(f"- {line[1:]}" if line[0] == "-" else f"+ {line}" for line in lines[1:])])
+
+
 def equations_tex(equations: list[dict[str, Any]], names: Names, share: list[float]) -> str:
     symbols, lines = [name["latex"] for name in names["obs"]], []
     for heading, entry in zip(headings(equations, share), equations, strict=True):
         rows = [(latex, equation) for _, latex, equation in rows_of(entry, names)]
-        cases = [f"{latex} \\approx {written(equation, symbols, LATEX_GAP)}" for latex, equation in rows]
         effects = [f"  ${latex}$: {effects_written(equation, symbols, '$') or 'none'};" for latex, equation in rows]
-        lines += [f"\\paragraph{{{latex_text(heading)}}} ${cases[0]}$", "\\begin{equation*}", "    \\begin{cases}"]
-        lines += [*(f"        {case} \\\\" for case in cases[1:]), "    \\end{cases}", "\\end{equation*}"]
-        lines += ["{\\footnotesize Effect sizes:", *effects, "}", ""]
+        lines += [f"\\paragraph{{{latex_text(heading)}}}", "\\begin{align*}"]
+        lines += [" \\\\\n".join(f"    {latex} &\\approx {broken(equation, symbols)}" for latex, equation in rows)]
+        lines += ["\\end{align*}", "{\\footnotesize Effect sizes:", *effects, "}", ""]
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ on episodes that nothing was fitted on.
 import json
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Optional
 
 import gymnasium as gym
@@ -29,20 +29,34 @@ FIT_STATES, ROUND_STATES, JUDGED_STATES = 10_000, 5_000, 20_000
 FEWEST_EPISODES, MOST_EPISODES = 5, 200
 ROUNDS = 6  # of fitting and playing for one number of terms
 ROUTER_STATES = 2_000  # that the router's pursuit looks at, for speed
+DECAY = 1e-6  # keeps a router finite whose choice is never in doubt
 NEAR_MISS = 0.05  # a few episodes that fall short by no more are worth judging on many
 
 
 class Size(NamedTuple):
+    """Numbers of terms."""
+
     router: int
     commands: int
 
 
-class Baseline(NamedTuple):
-    real: float
+@dataclass(frozen=True)
+class Task:
+    """What a shortened policy is fitted to and held to."""
+
+    actor: Actor
+    env: gym.Env
+    keep: float
+    length: float  # of an episode
+    real: float  # mean return on the judging episodes
     nothing: float
 
     def kept(self, returns: np.ndarray) -> float:
+        """The part of the real return's distance from doing nothing."""
         return (float(returns.mean()) - self.nothing) / (self.real - self.nothing)
+
+    def judged(self, short: Actor) -> float:
+        return self.kept(returns_of(self.env, short, judging_seeds(self.length)))
 
 
 def shorten(actor: Actor, env: gym.Env, keep: float, say: Callable[[str], None] = print) -> Actor:
@@ -55,14 +69,12 @@ def shorten(actor: Actor, env: gym.Env, keep: float, say: Callable[[str], None] 
     length = float(np.mean(lengths))
     more = range(FIRST_FIT_SEED + FEWEST_EPISODES, FIRST_FIT_SEED + episodes_for(FIT_STATES, length))
     states = np.concatenate([states, visit(env, actor, more)[0]]) if more else states
-    judged = range(FIRST_JUDGED_SEED, FIRST_JUDGED_SEED + episodes_for(JUDGED_STATES, length))
-    base = Baseline(*(float(returns_of(env, policy, judged).mean()) for policy in (actor, idle(actor))))
-    if base.real <= base.nothing:
-        found = f"{actor.path} returns {base.real:.4g}, no more than doing nothing ({base.nothing:.4g})"
+    real, nothing = (float(returns_of(env, a, judging_seeds(length)).mean()) for a in (actor, idle(actor)))
+    if real <= nothing:
+        found = f"{actor.path} returns {real:.4g}, no more than doing nothing ({nothing:.4g})"
         raise UserError(f"{found}; there is nothing to keep, train it longer")
-    m, n_a, n_s = actor.weights["experts.mean.weight"].shape
-    whole = size = Size(m * n_s, m * n_a * n_s)
-    best, trial = None, 0
+    task = Task(actor, env, keep, length, real, nothing)
+    size, best, trial = whole_size(actor), None, 0
     for shrinks in (Size(1, 1), Size(0, 1), Size(1, 0)):  # both together, then each alone
         step, failed = 0.5, False
         while step < 0.9:
@@ -70,18 +82,7 @@ def shorten(actor: Actor, env: gym.Env, keep: float, say: Callable[[str], None] 
             if min(wanted) < 1 or wanted == size:
                 break
             trial += 1
-            seed = FIRST_FIT_SEED + 1000 * trial
-            found = try_size(
-                actor,
-                env,
-                wanted,
-                whole,
-                states,
-                range(seed, seed + episodes_for(ROUND_STATES, length)),
-                judged,
-                base,
-                keep,
-            )
+            found = try_size(task, wanted, states, FIRST_FIT_SEED + 1000 * trial)
             asked = f"{wanted.router} terms in scores, {wanted.commands} in commands"
             if found is None:
                 say(f"{asked}: too short")
@@ -94,6 +95,14 @@ def shorten(actor: Actor, env: gym.Env, keep: float, say: Callable[[str], None] 
     if best is None:
         raise UserError(f"no shorter equations keep {100 * keep:g}% of the return; lower --keep-return")
     return replace(best, metadata=actor.metadata | {"made_from": json.dumps(actor.identity)})
+
+
+def whole_size(actor: Actor) -> Size:
+    return Size(actor.weights["router.weight"].size, actor.weights["experts.mean.weight"].size)
+
+
+def judging_seeds(length: float) -> range:
+    return range(FIRST_JUDGED_SEED, FIRST_JUDGED_SEED + episodes_for(JUDGED_STATES, length))
 
 
 def episodes_for(states: int, length: float) -> int:
@@ -109,30 +118,19 @@ def visit(env: gym.Env, actor: Actor, seeds: range) -> tuple[np.ndarray, np.ndar
     return states, np.array([len(steps) for steps in episodes]), returns
 
 
-def try_size(
-    actor: Actor,
-    env: gym.Env,
-    size: Size,
-    whole: Size,
-    states: np.ndarray,
-    seeds: range,
-    judged: range,
-    base: Baseline,
-    keep: float,
-) -> Optional[tuple[Actor, np.ndarray, float]]:
+def try_size(task: Task, size: Size, states: np.ndarray, seed: int) -> Optional[tuple[Actor, np.ndarray, float]]:
     """A policy of this size that keeps enough, all states seen and the share it keeps; None if there is none."""
-    for k in range(ROUNDS):
-        short = fit(actor, states, size, whole)
-        visited, _, returns = visit(env, short, range(seeds.start + k * len(seeds), seeds.stop + k * len(seeds)))
+    episodes = episodes_for(ROUND_STATES, task.length)
+    for first in range(seed, seed + ROUNDS * episodes, episodes):
+        short = fit(task.actor, states, size)
+        visited, _, returns = visit(task.env, short, range(first, first + episodes))
         states = np.concatenate([states, visited])
-        if base.kept(returns) >= keep - NEAR_MISS:
-            share = base.kept(returns_of(env, short, judged))
-            if share >= keep:
-                return short, states, share
+        if task.kept(returns) >= task.keep - NEAR_MISS and (share := task.judged(short)) >= task.keep:
+            return short, states, share
     return None
 
 
-def fit(actor: Actor, states: np.ndarray, size: Size, whole: Size) -> Actor:
+def fit(actor: Actor, states: np.ndarray, size: Size) -> Actor:
     """A policy with so many terms, fitted on these states to what the real policy does there."""
     w = actor.weights
     logits = states @ w["router.weight"].T + w["router.bias"]
@@ -140,8 +138,8 @@ def fit(actor: Actor, states: np.ndarray, size: Size, whole: Size) -> Actor:
     commands = np.einsum("tai,ti->ta", w["experts.mean.weight"][acting], states) + w["experts.mean.bias"][acting]
     router, router_bias = w["router.weight"].astype(float), w["router.bias"].astype(float)
     alive = np.bincount(acting, minlength=actor.n_experts) > 0
-    if size.router < whole.router:
-        router, router_bias = short_router(states, logits, alive, size.router)
+    if size.router < whole_size(actor).router:
+        router[alive], router_bias[alive] = short_router(states, logits[:, alive], size.router)
     # an expert that never acts is a constant that never wins
     router[~alive] = 0
     router_bias[~alive] = (states @ router.T + router_bias)[:, alive].max(axis=1).min() - 1
@@ -155,7 +153,7 @@ def fit(actor: Actor, states: np.ndarray, size: Size, whole: Size) -> Actor:
     return rounded_actor(replace(actor, weights=w | {key: value.astype(np.float32) for key, value in fitted.items()}))
 
 
-class Path(NamedTuple):
+class Pursued(NamedTuple):
     """An equation with 0, 1, 2 ... terms."""
 
     weights: np.ndarray  # [k, n_s]
@@ -163,7 +161,7 @@ class Path(NamedTuple):
     errors: np.ndarray  # [k], summed squares
 
 
-def pursuit(states: np.ndarray, command: np.ndarray) -> Path:
+def pursuit(states: np.ndarray, command: np.ndarray) -> Pursued:
     """Orthogonal matching pursuit of a command, the constant apart."""
     n_s, mean, middle = states.shape[1], states.mean(axis=0), command.mean()
     centred, target = states - mean, command - middle
@@ -179,7 +177,7 @@ def pursuit(states: np.ndarray, command: np.ndarray) -> Path:
         path = path.reshape(len(varying), -1)
         weights = np.zeros((path.shape[1] + 1, n_s))
         weights[1:, varying] = (path / spread[varying][:, None]).T
-    return Path(weights, middle - weights @ mean, ((target[:, None] - centred @ weights.T) ** 2).sum(axis=0))
+    return Pursued(weights, middle - weights @ mean, ((target[:, None] - centred @ weights.T) ** 2).sum(axis=0))
 
 
 def short_commands(
@@ -187,7 +185,7 @@ def short_commands(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weights [M, n_a, n_s] with n terms in all, and constants [M, n_a]."""
     n_a, n_s = commands.shape[1], states.shape[1]
-    nothing = Path(np.zeros((1, n_s)), np.zeros(1), np.zeros(1))
+    nothing = Pursued(np.zeros((1, n_s)), np.zeros(1), np.zeros(1))
     mine = [acting == k for k in range(m)]
     paths = [pursuit(states[own], commands[own, a]) if own.any() else nothing for own in mine for a in range(n_a)]
     lengths = share_out([path.errors for path in paths], n)
@@ -218,39 +216,38 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return p / p.sum(axis=1, keepdims=True)
 
 
-def short_router(states: np.ndarray, logits: np.ndarray, alive: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Weights [M, n_s] with n terms in all, and constants [M], whose softmax is near the real router's."""
-    chosen = np.linspace(0, len(states) - 1, min(len(states), ROUTER_STATES)).astype(int)
+def short_router(states: np.ndarray, logits: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Weights [M, n_s] with n terms in all, and constants [M], whose softmax is near that of these logits [T, M]."""
+    some = np.linspace(0, len(states) - 1, min(len(states), ROUTER_STATES)).astype(int)
     mean, spread = states.mean(axis=0), states.std(axis=0)
     spread[spread < 1e-6] = np.inf  # what never varies tells nothing
-    x = np.column_stack([(states[chosen] - mean) / spread, np.ones(len(chosen))])
-    wanted = softmax(np.where(alive, logits[chosen], -np.inf))
-    free = np.zeros((len(alive), x.shape[1]), bool)
-    free[alive, -1] = True
-    weights = np.where(free, 0.0, 0.0)
+    x = np.column_stack([(states[some] - mean) / spread, np.ones(len(some))])
+    wanted = softmax(logits[some])
+    free = np.zeros((logits.shape[1], x.shape[1]), bool)
+    free[:, -1] = True
 
-    def refit(start: np.ndarray, iterations: int) -> np.ndarray:
-        def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
-            weights[free] = values
-            z = np.where(alive, x @ weights.T, -np.inf)
-            z -= z.max(axis=1, keepdims=True)
-            total = np.exp(z).sum(axis=1, keepdims=True)
-            gradient = (np.exp(z) / total - wanted).T @ x / len(x)
-            entropy = -(wanted[:, alive] * (z - np.log(total))[:, alive]).sum() / len(x)
-            return entropy + 1e-6 * (values @ values), gradient[free] + 2e-6 * values
-
+    def filled(values: np.ndarray) -> np.ndarray:
         weights = np.zeros(free.shape)
-        weights[free] = minimize(loss, start[free], jac=True, method="L-BFGS-B", options={"maxiter": iterations}).x
+        weights[free] = values
         return weights
 
+    def loss(values: np.ndarray) -> tuple[float, np.ndarray]:
+        p = softmax(x @ filled(values).T)
+        entropy = -(wanted * np.log(p + 1e-300)).sum() / len(x)
+        return entropy + DECAY * (values @ values), ((p - wanted).T @ x / len(x))[free] + 2 * DECAY * values
+
+    def refitted(weights: np.ndarray, iterations: int) -> np.ndarray:
+        return filled(minimize(loss, weights[free], jac=True, method="L-BFGS-B", options={"maxiter": iterations}).x)
+
+    weights = np.zeros(free.shape)
     for _ in range(n):
-        p = softmax(np.where(alive, x @ weights.T, -np.inf))
+        p = softmax(x @ weights.T)
         gradient, curvature = (p - wanted).T @ x, (p * (1 - p)).T @ x**2
-        promise = np.where(free | ~alive[:, None] | (curvature < 1e-9), 0, gradient**2 / np.maximum(curvature, 1e-9))
+        promise = np.divide(gradient**2, curvature, out=np.zeros_like(curvature), where=~free & (curvature > 1e-9))
         if promise.max() == 0:
             break
         free.flat[promise.argmax()] = True
-        weights = refit(weights, 10)
-    weights = refit(weights, 200)
+        weights = refitted(weights, 5)
+    weights = refitted(weights, 200)
     router = weights[:, :-1] / spread
     return router, weights[:, -1] - router @ mean

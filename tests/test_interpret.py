@@ -485,6 +485,17 @@ def test_kept_terms_of_report_json_are_all_that_is_not_zero(reported):
         assert effects == sorted(effects, reverse=True) and row["terms"][-1]["obs"] is None
 
 
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="LaTeX is not installed")
+def test_equations_fit_a_page_of_latex(reported, tmp_path):
+    page = r"\documentclass{article}\usepackage{amsmath}\begin{document}\input{equations.tex}\end{document}"
+    (tmp_path / "page.tex").write_text(page)
+    shutil.copy(reported / "equations.tex", tmp_path)
+    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "page.tex"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+    assert "Overfull" not in done.stdout and (tmp_path / "page.pdf").exists()
+
+
 def test_names_that_cannot_be_told_apart_are_refused(reported, tmp_path):
     names = tmp_path / "names.json"
     names.write_text(json.dumps({"obs": ["a"] * 11, "action": ["u", "v"]}))

@@ -51,7 +51,7 @@ def test_the_routers_pursuit_finds_the_observations_that_decide(states):
     router = np.zeros((3, 6))
     router[0, 2], router[1, 4] = 3, -1
     logits = states @ router.T + [0, 1, 0]
-    found, bias = shorten.short_router(states, logits, np.array([True, True, True]), 2)
+    found, bias = shorten.short_router(states, logits, 2)
     assert np.argwhere(found).tolist() == [[0, 2], [1, 4]]
     assert ((states @ found.T + bias).argmax(axis=1) == logits.argmax(axis=1)).mean() > 0.99
 
@@ -60,9 +60,8 @@ def test_a_fitted_policy_has_so_many_terms_and_unused_experts_never_win(states):
     actor = random_actor(4, 2, 6)
     actor.weights["router.weight"][3] = 0
     actor.weights["router.bias"][3] = -1000
-    whole = Size(4 * 6, 4 * 2 * 6)
     for size in (Size(7, 11), Size(24, 11)):
-        short = shorten.fit(actor, states, size, whole)
+        short = shorten.fit(actor, states, size)
         w = short.weights
         assert np.count_nonzero(w["experts.mean.weight"]) == 11
         assert np.count_nonzero(w["router.weight"]) == (7 if size.router == 7 else 18)
