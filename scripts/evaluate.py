@@ -39,6 +39,8 @@ from saved_actor import FIRST_EVAL_SEED, LONGEST_EPISODE, Actor, Policy, load_ac
 from saved_trees import chosen_expert, forest_of, read_trees
 from tqdm import tqdm
 
+MOST_EPISODES = 1_000_000
+
 
 @dataclass
 class Args:
@@ -236,8 +238,8 @@ def format_rows(rows: list[dict]) -> str:
 def main(args: Args) -> None:
     if not args.paths:
         raise UserError("no actor given; give run folders or *.safetensors files")
-    if args.episodes < 1:
-        raise UserError(f"--episodes {args.episodes} is too few; give 1 or more")
+    if not 1 <= args.episodes <= MOST_EPISODES:
+        raise UserError(f"--episodes {args.episodes} makes no sense; give 1 to {MOST_EPISODES:,}")
     output = output_file(args.output) if args.output else None
     for path in args.paths:
         load_actor(path)  # a mistyped path shows before hours of episodes

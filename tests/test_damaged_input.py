@@ -54,14 +54,14 @@ CASES = [
         "runs/smose --format json --output out",
         "smose/actor.safetensors smose/config.json smose/replay.npy",
         "--format --output --names",
-        30,
+        25,
     ),
     Case(
         "scripts/export.py",
         "runs/sac --format python --names names.json",
         "sac/actor.safetensors names.json",
         "--format",
-        40,
+        30,
     ),
     Case(
         "scripts/table.py",
@@ -75,9 +75,9 @@ CASES = [
         "runs --source evaluations --output curves.png",
         "smose/config.json smose/evaluations.csv sac/config.json sac/evaluations.csv",
         "--output --source --env-ids --window",
-        40,
+        25,
     ),
-    Case("scripts/plot.py", "runs --output curves.svg", "sac/events*", "--window", 20),
+    Case("scripts/plot.py", "runs --output curves.svg", "sac/events*", "--window", 15),
     Case(
         "scripts/sweep.py",
         "--env-ids Reacher-v4 --seeds 0 --algos smose sac-s --dry-run",
@@ -291,10 +291,9 @@ def test_damaged_input_is_told_in_one_line(case, original, tmp_path, monkeypatch
         words = case.words.split()
         if data.draw(st.integers(0, 3)) == 0:
             flag = data.draw(st.sampled_from(case.flags.split()))
-            words += [flag, *data.draw(st.lists(st.one_of(TEXTS, NUMBERS.map(str)), max_size=2))]
-            words = [
-                word.encode(errors="replace").decode().replace("\0", "") for word in words
-            ]  # as a shell gives them
+            values = st.one_of(TEXTS, NUMBERS.filter(lambda x: x != 2**31).map(str))  # so many steps would take years
+            words += [flag, *data.draw(st.lists(values, max_size=2))]
+            words = [word.encode(errors="replace").decode().replace("\0", "") for word in words]  # as a shell would
         else:
             name = data.draw(st.sampled_from(case.files.split()))
             file = next(path for path in (folder / name, *(folder / "runs").glob(name)) if path.exists())
