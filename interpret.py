@@ -13,36 +13,39 @@ Equations that are shown have been driven just as they are printed, and their re
 actor_short.safetensors, which --shorten writes, if it was made from this very actor, else every term of the actor.
 """
 
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "scripts"))
+from command_line import UserError, end_on_mistakes, parse_args, read_json
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import json
 import os
 import re
 import shlex
-import sys
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, Optional
 
 import gymnasium as gym
 import numpy as np
 import safetensors.numpy
 import tyro
-
-SCRIPTS = Path(__file__).resolve().parent / "scripts"
-sys.path.append(str(SCRIPTS))
-from colours import COLOURS  # noqa: E402
-from command_line import UserError, end_on_mistakes, parse_args, read_json  # noqa: E402
-from equations import drive_printed, equation_files, equations_of, equations_txt, how_it_acts  # noqa: E402
-from names import Names, read_names  # noqa: E402
-from report.body import body_of, simulator  # noqa: E402
-from report.compare import comparison  # noqa: E402
-from report.gait import gait_of  # noqa: E402
-from report.page import comparison_page, report_page  # noqa: E402
-from report.pushes import jumps_of, pushes_of  # noqa: E402
-from report.summary import decisive, failures_of, make_card, read_card, summary_of  # noqa: E402
-from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play  # noqa: E402
-from saved_trees import read_trees, trees_folder  # noqa: E402
-from sentences import sentences_of  # noqa: E402
-from weights_figure import weights_figure  # noqa: E402
+from colours import COLOURS
+from equations import drive_printed, equation_files, equations_of, equations_txt, how_it_acts
+from names import Names, read_names
+from report.body import body_of, simulator
+from report.compare import comparison
+from report.gait import gait_of
+from report.page import comparison_page, report_page
+from report.pushes import jumps_of, pushes_of
+from report.summary import decisive, failures_of, make_card, read_card, summary_of
+from saved_actor import FIRST_EVAL_SEED, Actor, load_actor, make_env, make_policy, play
+from saved_trees import read_trees, trees_folder
+from sentences import sentences_of
+from weights_figure import weights_figure
 
 RECORDED_EPISODES = 2  # episodes that can be replayed state by state in the page
 RECORDED_NUMBERS = 250_000  # observations in the page, so that it stays a few megabytes

@@ -12,6 +12,11 @@ end together, where the shortest run ends. Runs with other settings than the pap
 what differs; of runs that differ in their number of steps alone the longest are drawn (or those that --steps names).
 """
 
+from command_line import UserError, end_on_mistakes, output_file, parse_args, printable
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import csv
 import sys
 from collections import defaultdict
@@ -22,7 +27,6 @@ from typing import Annotated, Literal, Optional
 import matplotlib
 import numpy as np
 import tyro
-from command_line import UserError, end_on_mistakes, output_file, parse_args, printable
 from table import ENVIRONMENTS, PAPER_STEPS, TRAINED, Kind, kind_of, read_config, read_paper, run_folders, text, whole
 
 matplotlib.use("Agg")

@@ -23,6 +23,11 @@ What nobody has trained says 'not run'. With --only-run the paper's number stand
 Over all six environments the IQM is of normalised means: 0 is a uniformly random policy, 1 the paper's SMoSE.
 """
 
+from command_line import UserError, end_on_mistakes, output_file, parse_args, printable, read_json, write_whole
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import csv
 import io
 import math
@@ -33,7 +38,6 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import numpy as np
 import tyro
-from command_line import UserError, end_on_mistakes, output_file, parse_args, printable, read_json, write_whole
 from saved_actor import load_actor
 from scipy import stats
 

@@ -411,11 +411,13 @@ def test_any_terminal_will_do(smose_run, tmp_path):
     assert_one_line_error(full, "No space left")
 
 
-@pytest.mark.parametrize(("script", "module"), [("evaluate.py", "gymnasium"), ("export.py", "torch")])
-def test_ctrl_c_during_imports_is_quiet(tmp_path, script, module):
-    (tmp_path / f"{module}.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
-    command = [sys.executable, ROOT / "scripts" / script, "run", "--format", "c"]
-    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+@pytest.mark.parametrize(
+    "script",
+    ["distill_trees.py", "interpret.py"] + [f"scripts/{name}.py" for name in ("evaluate", "export", "plot", "table")],
+)
+def test_ctrl_c_during_imports_is_quiet(tmp_path, script):
+    (tmp_path / "numpy.py").write_text("import pathlib, time\npathlib.Path('importing').touch()\ntime.sleep(60)\n")
+    command, environment = [sys.executable, ROOT / script], os.environ | {"PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as process:
         while not (tmp_path / "importing").exists() and process.poll() is None:
             time.sleep(0.05)
