@@ -286,7 +286,11 @@ def pause_trainer(folder: Path, cleanup: contextlib.ExitStack) -> int:
 
 
 def start(command: list[str], folder: Path, cleanup: contextlib.ExitStack) -> subprocess.Popen:
-    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    def heed_ctrl_c() -> None:  # also where the tests run in the background, which ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, cwd=folder, preexec_fn=heed_ctrl_c, **pipes)
     cleanup.callback(process.kill)
     return process
 
