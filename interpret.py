@@ -390,12 +390,12 @@ def build_report(
         "card": make_card(actor, args.env_id) if args.card else read_card(actor, env.spec.id),
         "decisive": decisive(actor, states),
     }
+    report["sentences"] = sentences_of(actor, states, active, names)
     report["summary"] = summary_of(report)
     return report | {
         "how_it_acts": how_it_acts(shown),
         "equations": equations,
         "as_printed": drive_printed(env, text, shown, actor, names, max(DRIVEN_EPISODES, len(episodes))),
-        "sentences": sentences_of(actor, states, active, names),
     }
 
 

@@ -84,7 +84,7 @@ function pushSection() {
     return el("section", { id: "pushes", "aria-labelledby": "h-pushes" }, title,
       el("p", { class: "lede" }, `Not tried: ${X.reason}.`));
   }
-  const period = R.gait.period || 0, home = period ? "back in its gait" : "effect down to a tenth";
+  const period = R.gait.period || 0, home = period ? "it is back in its gait" : "a tenth of its effect is left";
   const after = (s) =>
     s.falls >= 0.5
       ? el("strong", { class: "bad" }, "falls")
@@ -108,18 +108,18 @@ function pushSection() {
     topples ? "falls at 100\u202f%" : null, period ? "1\u202f% per cycle" : "1\u202f% per step"].filter(Boolean);
   const table = (list) =>
     el("div", { class: "scroll" }, el("table", {}, head(columns), el("tbody", {}, list.map(row))));
-  const rate = X.growth_per_cycle ?? X.growth_per_step, verb = rate > 1 ? "grow" : "fade";
+  const rate = X.growth_per_cycle ?? X.growth_per_step, small = X.curves[0];
+  const end = (key) => small[key][1].at(-1) ?? Infinity;
+  // two runs can be far apart and both in their gait: later or earlier in it
+  const whereto = !period || rate <= 1 ? "" : end("difference") <= 1.5 * R.gait.variation
+    ? `, up to what two cycles of the gait differ by anyway (${fixed(R.gait.variation)} spreads)`
+    : end("off_the_gait") <= X.usual_distance ? ", mostly as a shift in time: the distance to the cycle stays usual"
+      : "";
   const lede = [
     `At ${X.moments} random moments each position and velocity was pushed by a share of its own spread, ` +
-      "and pushed and " +
-      `unpushed ran on for ${X.horizon} steps under the policy. `,
-    rate === null
-      ? ""
-      : `Differences after pushes of 1 % ${verb} ` +
-        `by a factor of ${fixed(rate, 2)} per ${period ? "cycle" : "step"}` +
-        (period && rate > 1
-          ? `, up to what two cycles of the gait differ by anyway (${fixed(R.gait.variation)} spreads).`
-          : ".")];
+      `and pushed and unpushed ran on for ${X.horizon} steps under the policy. `,
+    rate === null ? "" : `Differences after pushes of 1\u202f% ${rate > 1 ? "grow" : "fade"} by a factor of ` +
+      `${fixed(rate, 2)} per ${period ? "cycle" : "step"}${whereto}.`];
   const SHOWN = 6;
   return el("section", { id: "pushes", "aria-labelledby": "h-pushes" }, title, el("p", { class: "lede" }, lede),
     el("div", { class: "grid pushgrid" },
@@ -131,7 +131,7 @@ function pushSection() {
               "Distance to the nearest point of the cycle, in spreads (median); dashed: what 95 % of unpushed " +
                 "steps keep within.")
           : null),
-      el("div", { class: "card" }, el("h3", {}, `Until it is ${home}, worst first`), table(order.slice(0, SHOWN)),
+      el("div", { class: "card" }, el("h3", {}, `Until ${home}, worst first`), table(order.slice(0, SHOWN)),
         order.length > SHOWN
           ? el("details",
               { class: "small" }, el("summary", {}, `the other ${order.length - SHOWN}`), table(order.slice(SHOWN)))

@@ -103,7 +103,8 @@ function symSvg(name, attributes) {
 }
 // A sentence with its experts as chips and its observations as symbols.
 function rich(text, names, expert) {
-  const known = names.obs.filter((o) => SHAPE.test(o.text)).sort((a, b) => b.text.length - a.text.length);
+  const known = [...names.obs, ...names.action].filter((o) => SHAPE.test(o.text));
+  known.sort((a, b) => b.text.length - a.text.length);
   const quoted = known.map((o) => o.text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
   const parts = ["Expert (\\d+)", ...quoted.map((q) => `(?<![\\w])${q}(?![\\w])`)];
   const pattern = new RegExp(parts.join("|"), "gu"), out = [];

@@ -65,7 +65,7 @@ function outputBar(m, a) {
 }
 function expertsSection() {
   let rank = R.rank;
-  const redraws = [], FOLDED = 4;
+  const redraws = [], FOLDED = 3;
   const line = (name, equation, m, row) => {
     const terms = el("div", { class: "terms" });
     let open = false;
@@ -102,11 +102,12 @@ function expertsSection() {
     return el("div", { class: "eq", "data-eq": `${m} ${row}` }, sym(name), "\u2248", terms,
       row ? outputBar(m, row - 1) : el("span"));
   };
+  // the counts of a sentence in short; the whole of it where the pointer rests
+  const short = (text) => text.replace(/\d+ of (?:its|the other) \d+ states \((\d+%)\)/g, "$1")
+    .replace(/so in (\d+%), and in (\d+%)/, "so in $1 of its states and in $2 of the others");
   const said = (m) =>
-    (R.sentences || [])
-      .filter((s) => s.expert === m + 1)
-      .slice(0, 3)
-      .map((s) => el("p", { class: "small tight" }, rich(s.text, R.names, expert)));
+    (R.sentences || []).filter((s) => s.expert === m + 1).slice(0, 1)
+      .map((s) => el("p", { class: "small tight", title: s.text }, rich(short(s.text), R.names, expert)));
   const inside = (m) => [said(m), line(score(m), R.equations[m].score, m, 0),
     ACT.map((a, i) => line(a, R.equations[m].torques[i], m, i + 1))];
   const usage = (m) => {

@@ -1,6 +1,7 @@
 """What a person asks first, from facts that were counted: what matters, who acts, how it fails, what it withstands."""
 
 import json
+import re
 from typing import Any, Optional
 
 import numpy as np
@@ -11,6 +12,7 @@ FAITHFUL = 0.9  # share of choices that observations must keep when all others a
 MAIN = 0.01  # experts that act less often stay in the background
 CARD = {"noise": (0.05, 0.1, 0.2), "delay": (1, 2), "mass": (0.8, 1.2), "friction": (0.5, 2.0)}
 CARD_EPISODES = 10
+FAVOURED = re.compile(r"Expert (\d+) is favoured when (.*) \(the medians?\): so in .*?\((\d+%)\), and in .*?\((\d+%)\)")
 
 
 def decisive(actor: Actor, states: np.ndarray) -> dict[str, Any]:
@@ -94,7 +96,7 @@ def summary_of(report: dict[str, Any]) -> list[str]:
     """Sentences for the top of the page; every number in them is counted in this report."""
     gait, several = report["gait"], len(report["usage"]["share"]) > 1
     sentences = [decisive_sentence(report["decisive"], report["names"]["obs"])] if several else []
-    sentences += [usage_sentence(report["usage"]["share"])] if several else []
+    sentences += [experts_sentence(report["usage"]["share"], report["sentences"])] if several else []
     sentences += [gait_sentence(gait, report["seconds_per_step"])]
     sentences += [failure_sentence(report["failures"], report["names"]["obs"])]
     sentences += [push_sentence(report["pushes"], gait.get("period", 0.0))] if report["pushes"] else []
@@ -112,11 +114,23 @@ def decisive_sentence(matter: dict[str, Any], names: list[dict[str, str]]) -> st
         decide = f"{len(kept)} of {len(names)} observations decide who acts, {few}"
         return f"{decide}: with all others held at their means, {result}."
     few = listed([names[k]["text"] for k in others])
+    if len(others) == 1:
+        return f"{few} hardly matters for who acts: with it held at its mean, {result}."
     return f"{few} hardly matter for who acts: with them held at their means, {result}."
 
 
-def usage_sentence(share: list[float]) -> str:
+def experts_sentence(share: list[float], sentences: list[dict[str, Any]]) -> str:
+    """When the experts that act most act, as far as a counted sentence says so; else who acts most."""
     main = [m for m in sorted(range(len(share)), key=lambda m: -share[m]) if share[m] >= MAIN]
+    said = {int(found[1]) - 1: found for found in (FAVOURED.match(s["text"]) for s in sentences) if found}
+    told = [
+        f"Expert {m + 1} ({percent(share[m])} of steps) acts when {said[m][2]}"
+        f" ({said[m][3]} of its states, {said[m][4]} of others)"
+        for m in main[:3]
+        if m in said
+    ]
+    if told:
+        return "; ".join(told) + "."
     told = listed([f"Expert {m + 1} ({percent(share[m])})" for m in main[:4]])
     left = f", {len(main) - 4} more now and then" if len(main) > 4 else ""
     rare = f"; {len(share) - len(main)} of {len(share)} in under 1% of steps or never" if len(main) < len(share) else ""
