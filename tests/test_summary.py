@@ -46,7 +46,7 @@ def test_the_experts_sentence_takes_counted_sentences_only():
     )
     sentences = [{"text": said + " states (20%).", "expert": 2}]
     assert experts_sentence([0.3, 0.7], sentences) == (
-        "Expert 2 (70% of steps) acts when z is above 1 (90% of its states, 20% of others)."
+        "Expert 2 (70% of steps) acts mostly when z is above 1 (90% of its states, 20% of others)."
     )
     assert experts_sentence([0.3, 0.7], []) == "Expert 2 (70%) and Expert 1 (30%) act most."
 

@@ -124,7 +124,7 @@ def experts_sentence(share: list[float], sentences: list[dict[str, Any]]) -> str
     main = [m for m in sorted(range(len(share)), key=lambda m: -share[m]) if share[m] >= MAIN]
     said = {int(found[1]) - 1: found for found in (FAVOURED.match(s["text"]) for s in sentences) if found}
     told = [
-        f"Expert {m + 1} ({percent(share[m])} of steps) acts when {said[m][2]}"
+        f"Expert {m + 1} ({percent(share[m])} of steps) acts mostly when {said[m][2]}"
         f" ({said[m][3]} of its states, {said[m][4]} of others)"
         for m in main[:3]
         if m in said
