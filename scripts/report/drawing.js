@@ -342,8 +342,7 @@ function bodyPlayer(figure, colourAt, label) {
         back += 1;
         const now = trunk(episode, t);
         if (Math.hypot(now[0] - last[0], now[1] - last[1]) > 0.4 * size) break;
-      } while (t > 0 && back < (follows ? 90 : 3));
-      if (follows && back >= 90) break;
+      } while (t > 0 && back < (follows ? 60 : 3));
       last = trunk(episode, t);
       steps.push(t);
     }
