@@ -84,8 +84,8 @@ def test_a_difference_is_that_of_the_linear_system():
             after.append(closed @ after[-1])
         expected.append(np.sqrt(((np.array(after) / spread) ** 2).mean(axis=1)))
     quartiles = np.array(pushes["curves"][2]["difference"])  # of as many pushes of the place as of the speed
-    assert quartiles[0] == pytest.approx(np.min(expected, axis=0), rel=1e-4)
-    assert quartiles[2] == pytest.approx(np.max(expected, axis=0), rel=1e-4)
+    assert quartiles[0] == pytest.approx(np.min(expected, axis=0), rel=1e-3)
+    assert quartiles[2] == pytest.approx(np.max(expected, axis=0), rel=1e-3)
 
 
 def test_a_swinging_mass_leaves_its_bounds_when_pushed_hard():
