@@ -1,24 +1,27 @@
 """SMoSE: train a sparse mixture of shallow experts with Soft Actor-Critic, in one file.
 
     python smose_sac.py --env-id Hopper-v4 --seed 3                        # the paper's settings, 1,000,000 steps
+    python smose_sac.py --env-id HalfCheetah-v4 --keep 0.2                 # a short policy: a fifth of the weights
     python smose_sac.py --env-id Swimmer-v4 --gamma 0.999                  # Swimmer needs a longer horizon
     python smose_sac.py --resume runs/Hopper-v4__smose_sac__3__1763251200  # go on after a kill, bit for bit
     for seed in 0 1 2; do python smose_sac.py --env-id Reacher-v4 --seed $seed --total-timesteps 300_000; done
 
 The policy is M affine experts and an affine router that picks one of them per state; the critics are CleanRL's.
 Equation numbers are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement
-Learning in Continuous Control Tasks", AAAI 2025.
-
-The critics' gradient is written out beside its equations: products then write into buffers that are kept, and nothing
-is computed that nobody uses. What is left, many small operations, PyTorch's compiler joins (`fuse`). Batches are
-[batch, features]; the rows that networks read, x = [1, s, a], begin with a one, for the bias of the first layer.
+Learning in Continuous Control Tasks", AAAI 2025. Tensors are [batch, features]; both critics are computed at once.
 """
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
+
+import atexit
 import contextlib
 import csv
 import difflib
 import fcntl
-import functools
+import hashlib
 import io
 import json
 import math
@@ -26,8 +29,8 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections import deque
@@ -36,7 +39,7 @@ from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal, NamedTuple, Optional
 
 import gymnasium as gym
 import imageio
@@ -46,14 +49,13 @@ import torch
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-EVAL_SEED = 100_000  # episode i of every evaluation starts from env.reset(seed=EVAL_SEED + i)
-RUN_FORMAT = "smose-run"
-FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
-INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
-VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
+PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
+LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
 
 
 class UserError(Exception):
@@ -68,9 +70,7 @@ def whole_number(words: list[str]) -> int:
 
 as_count = {"instance_from_str": whole_number, "is_instance": lambda v: isinstance(v, int)}
 as_count |= {"nargs": 1, "metavar": "INT", "str_from_instance": lambda value: [str(value)]}
-Count = Annotated[
-    int, tyro.constructors.PrimitiveConstructorSpec(**as_count)
-]  # 1e6 and 1_000_000 are whole numbers too
+Count = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(**as_count)]  # 1e6 and 1_000_000 are counts too
 
 
 @dataclass
@@ -108,7 +108,9 @@ class Args:
     num_threads: Count = 1
     """threads of PyTorch; 1 is best for sweeps"""
     compile: bool = True
-    """let PyTorch's compiler join small operations, which needs g++ and python3-dev (CPU only)"""
+    """compile the two updates with torch.compile, which needs g++ and python3-dev"""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """of the critics' hidden products; bfloat16 is faster where the CPU or GPU has instructions for it"""
 
     # Algorithm specific arguments
     n_experts: Count = 8
@@ -119,6 +121,12 @@ class Args:
     """one-hot: the chosen expert counts fully (Eq. 2); softmax: it is scaled by its probability, as in V-MoE"""
     balance_coef: float = 0.1
     """weight lambda of the load-balancing losses"""
+    authors: bool = False
+    """train as the authors' code does where it departs from the paper's text (README: Two readings of the paper)"""
+    keep: float = 1.0
+    """share of the router's and the mean heads' weights that is left at the end, all others being exactly zero"""
+    router_inputs: Optional[Count] = None
+    """number of observations that the router still reads at the end; all of them by default"""
     buffer_size: Count = 1_000_000
     """transitions that the replay buffer samples from"""
     gamma: float = 0.99
@@ -150,27 +158,36 @@ class Args:
 
 
 def check_args(args: Args) -> None:
-    """Refuse numbers that can't be meant, before anything is written."""
-    lowest = {"seed": 0, "learning_starts": 0, "alpha": 1e-9, "log_std_min": -50, "log_std_max": args.log_std_min}
-    highest = {"seed": 2**32 - 1, "learning_starts": args.total_timesteps - 1, "n_experts": 4096, "batch_size": 10**6}
-    highest |= {"gamma": 1, "tau": 1, "policy_lr": 1, "q_lr": 1, "alpha_lr": 1}
-    highest |= {"num_threads": 1024, "checkpoint_every": 10**9, "log_std_max": 50}
-    for name, value in asdict(args).items():
-        if type(getattr(Args, name)) in (int, float) and type(value) not in (int, float):
-            raise UserError(f"{name} is {value!r}, which is no number; mend config.json or start a new run")
-        low, high = lowest.get(name, 1 if type(value) is int else 0), highest.get(name, 10**12)
-        if type(value) in (int, float) and not low <= value <= high:
+    """Refuse what can't be meant, before anything is written."""
+    usual = asdict(Args())
+    for name, value in asdict(args).items():  # they may come from a config.json that somebody edited
+        kinds = {float: (int, float), type(None): (str, int, tuple, type(None))}.get(
+            type(usual[name]), type(usual[name])
+        )
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(usual[name], bool):
+            raise UserError(f"{name} can't be {value!r}; mend config.json or start a new run")
+    ranges = dict.fromkeys(("total_timesteps", "eval_every", "eval_episodes", "final_eval_episodes"), (1, 10**12))
+    ranges |= dict.fromkeys(("policy_frequency", "target_network_frequency"), (1, 10**12))
+    ranges |= {"seed": (0, 2**32 - 1), "checkpoint_every": (1, 10**9), "num_threads": (1, 1024)}
+    ranges |= {"buffer_size": (1, 10**9), "batch_size": (1, 10**6), "learning_starts": (0, args.total_timesteps - 1)}
+    ranges |= {"n_experts": (1, 4096), "top_k": (1, args.n_experts), "balance_coef": (0, 10**12)}
+    ranges |= {"keep": (1e-9, 1), "router_inputs": (1, 10**12)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
+    ranges |= {"alpha": (1e-9, 10**12), "log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50)}
+    for name, (low, high) in ranges.items():
+        value = getattr(args, name)
+        if value is not None and not low <= value <= high:
             raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
     if args.track and find_spec("wandb") is None:
         raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
-def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
+def make_env(env_id: str, **settings) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
     warnings.filterwarnings("ignore", module="glfw")  # one line about a missing GL is enough
     try:
-        env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
+        env = gym.make(env_id, disable_env_checker=True, **settings)
     except Exception as error:
         near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
@@ -184,481 +201,565 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     return env
 
 
+class Batch(NamedTuple):
+    obs: Tensor
+    action: Tensor
+    next_obs: Tensor
+    reward: Tensor  # [batch]
+    terminated: Tensor  # [batch], 1 where the episode really ended: a truncation bootstraps
+
+
 class Replay:
     """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file.
 
     It is a ring with `checkpoint_every` rows to spare: a killed run overwrote nothing that its checkpoint still needs.
     """
 
-    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device, fresh: bool = True):
-        ends = np.cumsum([n_s, n_a, n_s, 1, 1, 1]).tolist()  # episodes count from 1, so that 0 marks an unused row
-        names = ("obs", "action", "next_obs", "reward", "terminated", "episode")
-        self.columns = dict(zip(names, pairwise([0, *ends]), strict=True))
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
+        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
         self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
-        if fresh:
-            np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, ends[-1]))
-        if not path.exists():
-            raise UserError(f"{path} is gone (--no-keep-replay removes it at the end), so this run can't be resumed")
-        try:
-            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
-            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}); start a new run") from None
-        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
-            os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
-        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
-        self.rows = torch.from_numpy(self.table)
-        self.steps, self.sampled = torch.empty(args.batch_size).long(), self.rows.new_empty(args.batch_size, ends[-1])
-        self.batch = self.sampled.to(device)  # on the CPU the same memory
-        self.reward, self.terminated = self.batch[:, ends[2]], self.batch[:, ends[3]]
-        # what the networks read: the rows of x are [1, s, a], those of next_x [1, s', a']
-        self.x, self.next_x = (torch.ones(args.batch_size, 1 + n_s + n_a, device=device) for _ in range(2))
-        self.s, self.a = self.x[:, : 1 + n_s], self.x[:, 1 + n_s :]
-        self.next_s, self.next_a = self.next_x[:, : 1 + n_s], self.next_x[:, 1 + n_s :]
-        self.copies = (self.x[:, 1:], self.batch[:, : ends[1]]), (self.next_s[:, 1:], self.batch[:, ends[1] : ends[2]])
+        self.file = open_table(path, self.n_rows, sum(self.widths.values()), args.total_timesteps)
+        self.rows = torch.from_numpy(self.file.view(np.ndarray))  # the same memory without memmap's slow indexing
+        self.batch_size, self.device = args.batch_size, device
 
-    def add(self, row: np.ndarray) -> None:
-        self.table[self.count % self.n_rows] = row
+    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
+        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
+        self.rows[self.count % self.n_rows] = torch.from_numpy(row)  # episodes count from 1, so that 0 is an unused row
         self.count += 1
 
-    def sample(self) -> None:
-        """Fill x, next_x (but for a'), reward and terminated with a random batch."""
-        self.steps.random_(max(0, self.count - self.size), self.count)
-        if self.count > self.n_rows:
-            self.steps.remainder_(self.n_rows)
-        torch.index_select(self.rows, 0, self.steps, out=self.sampled)
-        if self.batch is not self.sampled:
-            self.batch.copy_(self.sampled)
-        for inputs, columns in self.copies:
-            inputs.copy_(columns)
+    def sample(self) -> Batch:
+        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
+
+    def batch(self, steps: Tensor) -> Batch:
+        rows = self.rows.index_select(0, steps % self.n_rows).to(self.device)
+        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
+        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
+
+    def obs_std(self) -> Tensor:
+        """The standard deviation of each observation over all that can be sampled."""
+        return self.rows[: min(self.count, self.n_rows), : self.widths["obs"]].double().std(0).float()
 
 
-def fuse(*methods: Callable) -> None:
-    """Let PyTorch's compiler join the many small operations of these methods into a few loops, at their first calls.
-
-    They are functions of the tensors given to them. Where the compiler fails they stay as they are; a line says so.
-    """
-    failures = []
-
-    def call_first(method: Callable, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        chosen, start = method, time.time()
-        try:
-            if not failures:
-                copies = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors]
-                chosen = compiled(method, copies)  # which calls it, and it may write into what it is given
-                chosen(*copies)
-                if time.time() - start > 5:
-                    print(f"compiled for {time.time() - start:.0f} s, for later runs too", flush=True)
-        except Exception as error:  # above all: no C++ compiler
-            failures.append(error)
-            reason, chosen = next(iter(str(error).splitlines()), type(error).__name__), method
-            print(
-                f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})", flush=True
-            )
-        setattr(method.__self__, method.__name__, chosen)
-        return chosen(*tensors)
-
-    for method in methods:
-        setattr(method.__self__, method.__name__, functools.partial(call_first, method))
+Shapes = list[tuple[int, tuple[int, ...]]]  # of weights and biases, after the number of inputs of their layer
 
 
-def compiled(function: Callable, tensors: list[torch.Tensor]) -> Callable:
-    """The function for tensors of these shapes; torch.compile's wrappers would take longer than the loops inside."""
-    from torch._guards import TracingContext, tracing  # what only this needs takes a second to import
-    from torch._inductor import compile_fx, config, decomposition
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.func import functionalize
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    graph = make_fx(lambda *inputs: function(*inputs))(*tensors)
-    graph = make_fx(functionalize(graph, remove="mutations"), decomposition.select_decomp_table())(*tensors)
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    with tracing(TracingContext(mode)), config.patch(compile_threads=1, size_asserts=False):
-        loops = compile_fx.compile_fx_inner(graph, [mode.from_tensor(t, static_shapes=True) for t in tensors])
-    return lambda *inputs: loops([*inputs])
+def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
+    """CleanRL's critics, two hidden layers of 256, Q_1 and Q_2 side by side."""
+    layers = [
+        (n_in, (2, n_in, hidden)),
+        (n_in, (2, 1, hidden)),
+        (hidden, (2, hidden, hidden)),
+        (hidden, (2, 1, hidden)),
+    ]
+    return [*layers, (hidden, (2, 1, hidden)), (hidden, (2, 1))]
 
 
-def flat_weights(parts: list[tuple[int, tuple[int, ...]]], device: torch.device) -> tuple[torch.Tensor, list]:
-    """One flat tensor for all parts (inputs, shape) of a network, and those, at PyTorch's own random start."""
-    sizes = [math.prod(shape) for _, shape in parts]
-    flat = torch.empty(sum(sizes), device=device)
-    views = [view.view(shape) for view, (_, shape) in zip(flat.split(sizes), parts, strict=True)]
-    for view, (n_in, _) in zip(views, parts, strict=True):
-        view.uniform_(-1, 1).mul_(n_in**-0.5)
-    return flat, views
+def q_values(x: Tensor, weights: list[Tensor], product: Callable) -> Tensor:
+    """Q_1 and Q_2 [2, batch] of x = [obs, action]; `product` is a matrix product in the precision that was asked for."""
+    w1, b1, w2, b2, w3, b3 = weights
+    h = (x @ w1 + b1).relu()
+    h = (product(h, w2) + b2).relu()
+    return (h * w3).sum(2) + b3
 
 
-class Adam:
-    """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
-
-    def __init__(self, flat: torch.Tensor, lr: float):
-        self.flat, self.m, self.v = flat, torch.zeros_like(flat), torch.zeros_like(flat)
-        self.t, self.one = flat.new_zeros(()), flat.new_ones(())  # to add a number makes a tensor of it each time
-        self.settings = {"lr": lr, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-
-    def step(self) -> None:
-        self.t.add_(self.one)
-        lists = [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t]
-        torch._fused_adam_(*lists, **self.settings, amsgrad=False, maximize=False)
+def new_weights(shapes: Shapes, device: torch.device) -> list[Tensor]:
+    """PyTorch's own random start of affine layers."""
+    return [(torch.empty(shape).uniform_(-1, 1) * n_in**-0.5).to(device) for n_in, shape in shapes]
 
 
-class TwinCritic:
-    """CleanRL's Q_1 and Q_2 (two hidden layers of 256, ReLU) side by side, and their target networks."""
-
-    def __init__(self, n_s: int, n_a: int, args: Args, device: torch.device, hidden: int = 256):
-        parts = [(n_s + n_a, (2, 1 + n_s + n_a, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
-        parts += [(hidden, (2, 1, 1)), (hidden, (2, 1, hidden))]  # W1 with its bias in row 0; b2, W2; b3, W3'
-        self.flat, self.weights = flat_weights(parts, device)
-        self.flat.grad, self.grads = flat_weights(parts, device)
-        self.target_flat, self.target_weights = flat_weights(parts, device)
-        self.target_flat.copy_(self.flat)
-        self.h1, self.z2, self.next_z2 = (torch.empty(2, args.batch_size, hidden, device=device) for _ in range(3))
-        # gradients take the place of what is needed no more: the less memory, the more of it stays in the cache
-        self.g2, self.g1, (self.own_active, self.own_g2), self.own_g1 = self.z2, self.next_z2, self.next_z2, self.z2[0]
-        self.g_action, self.by_critic = (torch.empty(args.batch_size, n_a, device=device) for _ in range(2))
-        self.gamma, self.w1_t, self.w2_t = args.gamma, [*self.weights[0][:, -n_a:].mT], [*self.weights[2].mT]
-
-    def forward(self, x: torch.Tensor, weights: list[torch.Tensor], z2: torch.Tensor) -> torch.Tensor:
-        """h1 = relu(x W1) and z2 = h1 W2 + b2 of both critics at once: [2, batch, hidden]."""
-        w1, b2, w2, _, _ = weights
-        torch.bmm(x.expand(2, -1, -1), w1, out=self.h1).relu_()
-        return torch.baddbmm(b2, self.h1, w2, out=z2)
-
-    def head(self, z2: torch.Tensor, b3: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
-        """q = relu(z2) W3 + b3, [2, batch]"""
-        return (z2.relu() * w3).sum(2) + b3[:, 0]
-
-    def td_gradient(self, z2, b3, w3, next_z2, next_b3, next_w3, log_pi, reward, terminated, alpha, db2, db3, d3):
-        """q and L_i = mean((Q_i - y)^2); in z2's place g2 = dL/dz2 = dL/dq W3' where z2 > 0; dL/db2, dL/db3, dL/dW3.
-
-        y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps.
-        """
-        q, next_q = self.head(z2, b3, w3), self.head(next_z2, next_b3, next_w3)
-        y = reward + self.gamma * (1 - terminated) * (next_q.amin(0) - alpha * log_pi)
-        error = q - y
-        g_q = (error * (2 / len(y))).unsqueeze(2)
-        g2 = torch.ops.aten.threshold_backward(g_q * w3, z2, 0)
-        for gradient, terms in ((d3, g_q * z2.relu()), (db3, g_q), (db2, g2)):
-            torch.sum(terms, 1, True, out=gradient)
-        z2.copy_(g2)
-        return q, error.square().mean(1)
-
-    def backward(self, replay: Replay, next_log_pi: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, dL/dW2 = h1' g2 and dL/dW1 = x' g1; returns q and L."""
-        (*_, b3, w3), (*_, next_b3, next_w3), (d1, db2, d2, db3, d3) = self.weights, self.target_weights, self.grads
-        next_q = self.forward(replay.next_x, self.target_weights, self.next_z2), next_b3, next_w3
-        q = self.forward(replay.x, self.weights, self.z2), b3, w3
-        batch = next_log_pi, replay.reward, replay.terminated
-        q, losses = self.td_gradient(*q, *next_q, *batch, alpha, db2, db3, d3)
-        torch.bmm(self.h1.mT, self.g2, out=d2)
-        torch.bmm(self.g2, self.weights[2].mT, out=self.g1)
-        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1, 0, grad_input=self.g1)
-        torch.bmm(replay.x.T.expand(2, -1, -1), self.g1, out=d1)
-        return q, losses
-
-    def smaller_critic(self, z2, b3, w3, h1, active, g2) -> tuple[torch.Tensor, ...]:
-        """q, the states with those first where Q_1 is smaller, and their number; of each state's smaller critic:
-
-        active, whether h1 > 0, as 0 or 1, and g2 = dq/dz2 = W3' where z2 > 0.
-        """
-        q = self.head(z2, b3, w3)
-        second = (q[0] >= q[1]).long()
-        states = second.argsort(stable=True)
-        critic = second[states]
-        rows = states + len(states) * critic
-        own_h1, own_z2 = (h.flatten(0, 1).index_select(0, rows) for h in (h1, z2))
-        active.copy_(own_h1.sign())
-        g2.copy_(own_z2.relu().sign() * w3[:, 0].index_select(0, critic))
-        return q, states, len(states) - second.sum()
-
-    def action_gradient(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """q and d min_i Q_i / da [batch, n_a]: each state goes back through its smaller critic only."""
-        z2 = self.forward(x, self.weights, self.z2)
-        q, states, n_first = self.smaller_critic(z2, *self.weights[3:], self.h1, self.own_active, self.own_g2)
-        sizes = [n_first.item()]
-        sizes.append(len(states) - sizes[0])
-        own_g1 = self.own_g1.split(sizes)
-        for g2, w2, g1 in zip(self.own_g2.split(sizes), self.w2_t, own_g1, strict=True):
-            torch.mm(g2, w2, out=g1)
-        self.own_g1.mul_(self.own_active)
-        for g1, w1, gradient in zip(own_g1, self.w1_t, self.by_critic.split(sizes), strict=True):
-            torch.mm(g1, w1, out=gradient)
-        return q, self.g_action.index_copy_(0, states, self.by_critic)
-
-
-class SquashedGaussian:
-    """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
-
-    def __init__(self, n_s: int, n_a: int, n_experts: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a, self.n_experts = n_s, n_a, n_experts
-        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
-        self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
-        self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
-        self.row = torch.ones(1 + n_s).numpy()  # [1, obs] of the state to act in
-        self.rng = np.random.default_rng(args.seed)  # to explore
-        self.cpu_noise = torch.empty(n_a + n_experts, args.batch_size)
-        self.all_noise = self.cpu_noise.to(device)  # on the CPU the same memory
-        self.noise, self.router_noise = self.all_noise.split((n_a, n_experts))
-        self.no_noise = torch.zeros_like(self.router_noise)
-
-    def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, Optional[int]]:
-        """The action in one state, the mean or to explore a random one, and the expert that chose it."""
-        self.row[1:] = obs
-        h, expert = self.decide(self.row)
-        x = h[: self.n_a]
-        if explore:
-            log_std = self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1)
-            x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
-        return self.np_scale * np.tanh(x) + self.np_bias, expert
-
-    def draw_noise(self, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """noise ~ N(0, 1) for the router, none outside of the actor's update, and for the actions."""
-        (self.cpu_noise if update else self.cpu_noise[: self.n_a]).normal_()
-        if self.all_noise is not self.cpu_noise:
-            self.all_noise.copy_(self.cpu_noise)
-        return self.router_noise if update else self.no_noise, self.noise
-
-    def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
-        mean, raw = h.chunk(2)
-        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
-        y = (mean + log_std.exp() * noise).tanh()
-        log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        log_pi = log_density - (self.scale * (1 - y.square()) + 1e-6).log()
-        return (self.scale * y + self.bias).T, log_pi.sum(0)
-
-    def loss(self, action: torch.Tensor, log_pi: torch.Tensor, q_gradient: torch.Tensor, alpha: torch.Tensor):
-        """mean(alpha log pi - min_i Q_i) but for a constant, where min_i Q_i is known by its gradient in the action."""
-        return (alpha * log_pi - (q_gradient * action).sum(1)).mean()
-
-
-class Actor(SquashedGaussian):
+class Actor:
     """M affine experts and an affine router (Eq. 1-2); an expert's heads are its mean and its raw log-std."""
 
     def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        super().__init__(n_s, n_a, args.n_experts, args, space, device)
-        if args.top_k > args.n_experts:
-            raise UserError(f"--top-k {args.top_k} is above --n-experts {args.n_experts}; lower it")
-        self.top_k, self.one_hot = args.top_k, args.gate == "one-hot"
-        self.balance_coef, self.loss_names = args.balance_coef, ("importance", "load")
-        parts = [(n_s, (self.n_experts, 1 + n_s)), (n_s, (self.n_experts, 2 * n_a, 1 + n_s))]  # biases in column 0
-        self.flat, (self.router, self.experts) = flat_weights(parts, device)
-        self.flat.grad, (self.g_router, g_experts) = flat_weights(parts, device)
-        self.g_experts, self.np_weight = g_experts.flatten(1), self.flat.view(-1, 1 + n_s).cpu().numpy()
-        self.n_active, self.n_total = (self.n_experts + 2 * n_a) * (1 + n_s), self.flat.numel()
-        self.name, self.title = "smose_sac", f"SMoSE, {self.n_experts} experts"
-        self.about = {"format": "smose-actor", "n_experts": str(args.n_experts)}
-        self.about |= {"top_k": str(args.top_k), "gate": args.gate}
+        m = self.n_experts = args.n_experts
+        self.n_s, self.n_a, self.top_k, self.authors = n_s, n_a, args.top_k, args.authors
+        self.one_hot = args.gate == "one-hot" and not args.authors
+        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
+        self.scale, self.bias = (
+            torch.tensor((space.high + sign * space.low) / 2).float().to(device) for sign in (-1, 1)
+        )
+        # the router's weights and biases, then those of the experts: mean heads first, log-std heads after them
+        shapes = (m, n_s), (m,), (m, 2 * n_a, n_s), (m, 2 * n_a)
+        self.weights = new_weights([(n_s, shape) for shape in shapes], device)
+        self.rng = np.random.default_rng(args.seed)  # to explore
+        self.n_active, self.n_total = (m + 2 * n_a * args.top_k) * (n_s + 1), (m + 2 * n_a * m) * (n_s + 1)
+        self.name, self.title = "smose_sac", f"SMoSE, {m} experts"
+        self.about = {"format": "smose-actor", "n_experts": str(m), "top_k": str(args.top_k)}
+        self.about["gate"] = "one-hot" if self.one_hot else "softmax"
 
-    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
-        """Random actions in the states s, put into a, and their log-probabilities; in an update the router is noisy."""
-        noise, logits = self.draw_noise(update), torch.mm(self.router, s.T)
-        log_pi, heads = self.draw(logits, s, self.experts, *noise, a)
-        self.drawn = logits, heads, s, *noise
-        return log_pi
-
-    def gate(self, logits: torch.Tensor, router_noise: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """All probabilities [M, batch], the k-th largest noisy logit, and the chosen and their weights [k, batch]."""
-        noisy = logits + router_noise / self.n_experts  # epsilon ~ N(0, 1/M^2)
-        p = noisy.softmax(0)
-        top, chosen = noisy.max(0, keepdim=True) if self.top_k == 1 else noisy.topk(self.top_k, 0)  # Eq. 2
-        w = p.gather(0, chosen)
-        if self.one_hot:  # the weights of the chosen sum to 1; straight through: their gradient is that of p
-            w = w + (w / w.sum(0) - w).detach()
-        return p, top[-1], chosen, w
-
-    def mix(self, w: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
-        """Eq. 1: mean and raw log-std [2 n_a, batch] from those of the chosen experts."""
-        return (w.unsqueeze(2) * heads).sum(0).T
-
-    def draw(self, logits, s, experts, router_noise, noise, a) -> tuple[torch.Tensor, ...]:
-        """Put actions into a; returns log pi(a) and the heads [k, batch, 2 n_a] of the chosen, of no other expert."""
-        _, _, chosen, w = self.gate(logits, router_noise)
-        heads = (experts[chosen] * s.unsqueeze(1)).sum(3)
-        action, log_pi = self.squash(self.mix(w, heads), noise)
-        a.copy_(action)
-        return log_pi, heads
-
-    def loss_gradient(self, logits, heads, s, router_noise, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
-        """Of the loss and lambda (f_imp + f_load): dL/dlogits, and for every state the chosen and dL/dW of its weights;
-
-        then mean(log pi), f_imp and f_load.
-        """
-        logits, heads = logits.detach().requires_grad_(), heads.detach().requires_grad_()
+    def policy(self, weights: list[Tensor], obs: Tensor, noise: Tensor, router_noise: Tensor) -> tuple:
+        """Eq. 1: a random action in each state, its log-probability, and the losses that keep all experts in use."""
+        router, router_bias, experts, biases = weights
+        logits = obs @ router.T + router_bias
         p, tau, chosen, w = self.gate(logits, router_noise)
-        action, log_pi = self.squash(self.mix(w, heads), noise)
-        own_losses = load_balance_losses(logits, p, tau)
-        loss = self.loss(action, log_pi, q_gradient, alpha) + self.balance_coef * sum(own_losses)
-        g_logits, g_heads = torch.autograd.grad(loss, (logits, heads))
-        g_experts = (g_heads.unsqueeze(3) * s.unsqueeze(1)).reshape(chosen.numel(), -1).contiguous()
-        return g_logits, chosen.flatten(), g_experts, *(value.detach() for value in (log_pi.mean(), *own_losses))
+        heads = (experts[chosen] * obs[:, None, None]).sum(3) + biases[chosen]  # of the chosen experts, of no other
+        action, log_pi = self.squash((w.unsqueeze(2) * heads).sum(1), noise)
+        return action, log_pi, load_balance_losses(logits, p, tau, sample_std=self.authors)
 
-    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
-        """The gradient in the weights; returns mean(log pi) and the actor's own losses."""
-        g_logits, chosen, g_experts, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
-        torch.mm(g_logits, self.drawn[2], out=self.g_router)
-        self.g_experts.zero_().index_add_(0, chosen, g_experts)
-        return values
+    def gate(self, logits: Tensor, router_noise: Tensor) -> tuple[Tensor, ...]:
+        """All probabilities [batch, M], the k-th largest noisy logit, and the chosen and their weights [batch, k]."""
+        noisy = logits + router_noise / self.n_experts  # epsilon ~ N(0, 1/M^2)
+        p = noisy.softmax(1)
+        if self.top_k == 1:  # Eq. 2; ties go to the lowest index
+            top, chosen = noisy.max(1, keepdim=True)
+        else:
+            top, chosen = (v[:, : self.top_k] for v in noisy.sort(dim=1, descending=True, stable=True))
+        w = p.gather(1, chosen)
+        if self.one_hot:  # the weights of the chosen sum to 1; straight through: their gradient is that of p
+            w = w + (w / w.sum(1, keepdim=True) - w).detach()
+        return p, top[:, -1:], chosen, w
 
-    def decide(self, s: np.ndarray) -> tuple[np.ndarray, int]:
-        """The same for one state in NumPy, which is quicker there, and the expert with the highest score."""
-        out = (self.flat.cpu().numpy().reshape(-1, len(s)) if self.flat.is_cuda else self.np_weight) @ s
-        logits, heads = out[: self.n_experts], out[self.n_experts :].reshape(self.n_experts, -1)
-        if self.top_k == 1 and self.one_hot:
-            return heads[logits.argmax()], int(logits.argmax())
-        chosen = logits.argsort()[::-1][: self.top_k]
+    def squash(self, heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a), as in CleanRL."""
+        mean, raw = heads.chunk(2, 1)
+        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
+        y = (mean + log_std.exp() * noise).tanh()
+        log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return self.scale * y + self.bias, (log_density - (self.scale * (1 - y.square()) + 1e-6).log()).sum(1)
+
+    def noise(self, n: int, update: bool) -> tuple[Tensor, Tensor]:
+        """N(0, 1) for the actions in n states and, in the actor's update only, for the router."""
+        rows = 1 if self.authors else n  # theirs is one draw for the whole batch
+        router_noise = torch.randn(rows, self.n_experts) if update else torch.zeros(1, self.n_experts)
+        return torch.randn(n, self.n_a).to(self.scale.device), router_noise.to(self.scale.device)
+
+    def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, int]:
+        """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
+        router, router_bias, experts, biases = (part.cpu().numpy() for part in self.weights)
+        logits = router @ obs + router_bias
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k]
         p = np.exp(logits - logits.max())
         w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-        return w @ heads[chosen], int(chosen[0])
 
-    def layers(self) -> dict[str, torch.Tensor]:
-        """The weights [bias | weight] under the names that actor.safetensors gives them."""
-        mean, log_std = self.experts.split(self.n_a, 1)
-        return {"router": self.router, "experts.mean": mean, "experts.log_std": log_std}
+        def head(rows: slice) -> np.ndarray:
+            if self.one_hot and self.top_k == 1:
+                return experts[chosen[0], rows] @ obs + biases[chosen[0], rows]
+            return w @ (experts[:, rows][chosen] @ obs + biases[:, rows][chosen])
+
+        x = head(slice(0, self.n_a))
+        if explore:
+            log_std = self.log_std_min + self.half_range * (np.tanh(head(slice(self.n_a, None))) + 1)
+            x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
+        return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights under the names that actor.safetensors gives them."""
+        router, router_bias, experts, biases = self.weights
+        named = {"router.weight": router, "router.bias": router_bias}
+        for name, rows in (("mean", slice(0, self.n_a)), ("log_std", slice(self.n_a, None))):
+            named |= {f"experts.{name}.weight": experts[:, rows], f"experts.{name}.bias": biases[:, rows]}
+        return named
 
 
-def load_balance_losses(logits: torch.Tensor, p: torch.Tensor, tau: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool = False) -> dict[str, Tensor]:
     """f_imp and f_load (Eq. 3 and 4): 1/2 (std/mean)^2 over the M experts of what each of them gets of a batch.
 
     Imp_m = sum_s p_m,  Load_m = sum_s Phi(M (logit_m - tau)) with the k-th largest noisy logit tau, as in V-MoE.
     """
-    load = 0.5 * (1 + torch.erf((logits - tau) * (len(logits) / math.sqrt(2))))
-    return tuple(0.5 * v.var(unbiased=False) / v.mean().square() for v in (p.sum(1), load.sum(1)))
+    load = 0.5 * (1 + torch.erf((logits - tau) * (logits.shape[1] / math.sqrt(2))))
+    shares = {"importance": p.sum(0), "load": load.sum(0)}
+    return {name: 0.5 * v.var(unbiased=sample_std) / v.mean().square() for name, v in shares.items()}
+
+
+def pruning_masks(weights: list[Tensor], n_a: int, obs_std: Tensor, share: float, n_inputs: int) -> list[Tensor]:
+    """1 for the weights that stay, 0 for the others: of the router and of the mean heads this share stays.
+
+    Those of the largest effect size, |weight| times the spread of the observation that it multiplies; of the router only
+    in the n_inputs columns that matter most to it. Biases and log-std heads stay whole.
+    """
+    router, _, experts, _ = weights
+    effect = ((router - router.mean(0)) * obs_std).abs()  # what all experts' scores have in common decides nothing
+    unread = effect.square().sum(0).argsort(descending=True)[n_inputs:]
+    masks = [torch.ones_like(part) for part in weights]
+    masks[0] = is_largest(effect.index_fill(1, unread, -1), share).index_fill(1, unread, 0)
+    masks[2][:, :n_a] = is_largest((experts[:, :n_a] * obs_std).abs(), share)
+    return masks
+
+
+def is_largest(effect: Tensor, share: float) -> Tensor:
+    """1 for this share of the largest numbers, 0 for all others."""
+    chosen = effect.flatten().argsort(descending=True, stable=True)[: math.ceil(share * effect.numel())]
+    return torch.zeros_like(effect).flatten().index_fill(0, chosen, 1).view_as(effect)
+
+
+def share_left(progress: float, end: float) -> float:
+    """What pruning leaves on its way from all to `end`: cubic, between 20% and 80% of training."""
+    done = min(max((progress - 0.2) / 0.6, 0.0), 1.0)
+    return end + (1 - end) * (1 - done) ** 3
 
 
 class Learner:
-    """SAC's update of the actor, the critics and the entropy coefficient."""
+    """SAC's update of critics, actor and entropy coefficient: three losses, their gradients by autograd, Adam."""
 
     def __init__(self, args: Args, env: gym.Env, device: torch.device):
         (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
-        self.critic = TwinCritic(n_s, n_a, args, device)
-        self.actor_optimizer = Adam(self.actor.flat, args.policy_lr)
-        self.q_optimizer = Adam(self.critic.flat, args.q_lr)
-        self.alpha_tensor = torch.empty((), device=device)
-        if args.compile and device.type == "cpu":
-            fuse(self.actor.draw, self.actor.loss_gradient, self.critic.td_gradient, self.critic.smaller_critic)
-        self.log_alpha, self.alpha_adam = 0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0)
+        self.prunes = args.keep < 1 or args.router_inputs is not None
+        self.dense = [part.clone() for part in self.actor.weights] if self.prunes else self.actor.weights
+        self.masks = [torch.ones_like(part) for part in self.actor.weights]  # the actor is what they leave of `dense`
+        self.product = product_in(args.precision, device)
+        self.critic = new_weights(critic_shapes(n_s + n_a), device)
+        self.target = [part.clone() for part in self.critic]
+        self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
+        self.q_optimizer = torch.optim.Adam(self.critic, args.q_lr, fused=True)
+        self.actor_optimizer = torch.optim.Adam(self.dense, args.policy_lr, fused=True)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=True)
+        self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
+        self.actor_gradient = gradient_of(self.actor_loss)
 
-    @property
-    def alpha(self) -> float:
-        return math.exp(self.log_alpha)
+    def q(self, critic: list[Tensor], obs: Tensor, action: Tensor) -> Tensor:
+        return q_values(torch.cat((obs, action), 1), critic, self.product)
 
-    def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step of both critics on a fresh batch; returns their values and losses before it."""
-        replay.sample()
-        next_log_pi = self.actor.sample(replay.next_s, replay.next_a)
-        q, losses = self.critic.backward(replay, next_log_pi, self.alpha_tensor.fill_(self.alpha))
-        self.q_optimizer.step()
-        return q, losses
+    def critic_loss(self, critic: list[Tensor], target, actor, log_alpha, batch: Batch, noise) -> tuple[Tensor, dict]:
+        """sum_i mean((Q_i - y)^2),  y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s'))"""
+        next_action, next_log_pi, _ = self.actor.policy(actor, batch.next_obs, *noise)
+        next_value = self.q(target, batch.next_obs, next_action).amin(0) - log_alpha.exp() * next_log_pi
+        y = batch.reward + self.args.gamma * (1 - batch.terminated) * next_value
+        q = self.q(critic, batch.obs, batch.action)
+        losses, values = (q - y).square().mean(1), q.mean(1)
+        logs = {"qf1_loss": losses[0], "qf2_loss": losses[1], "qf1_values": values[0], "qf2_values": values[1]}
+        return losses.sum(), logs | {"qf_loss": losses.mean()}
 
-    def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
-        """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
-        self.actor.sample(replay.s, replay.a, update=True)
-        q, q_gradient = self.critic.action_gradient(replay.x)
-        values = self.actor.backward(q_gradient, self.alpha_tensor.fill_(self.alpha))
-        self.actor_optimizer.step()
-        mean_log_pi, own_losses = values[0].item(), dict(zip(self.actor.loss_names, values[1:], strict=True))
-        if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a
-            gradient = -self.alpha * (mean_log_pi - self.n_a)
-            m, v, t = self.alpha_adam
-            m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
-            self.log_alpha -= self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
-            self.alpha_adam = m, v, t
-        return mean_log_pi, q, own_losses
+    def actor_loss(self, actor_and_alpha: list[Tensor], critic, batch: Batch, noise) -> tuple[Tensor, dict]:
+        """mean(alpha log pi - min_i Q_i) + lambda (f_imp + f_load), and alpha's own loss beside it."""
+        *actor, log_alpha = actor_and_alpha
+        action, log_pi, balance = self.actor.policy(actor, batch.obs, *noise)
+        q = self.q(critic, batch.obs, action).amin(0)
+        loss = (log_alpha.exp().detach() * log_pi - q).mean() + self.args.balance_coef * sum(balance.values())
+        alpha_loss = self.alpha_loss(log_alpha, log_pi)
+        return loss + alpha_loss, {"actor_loss": loss, "alpha_loss": alpha_loss, **balance}
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """Every tensor that an update depends on, by reference."""
-        tensors = {"critic": self.critic.flat, "target": self.critic.target_flat, "actor": self.actor.flat}
-        for name, adam in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
-            tensors |= {f"{name}.m": adam.m, f"{name}.v": adam.v, f"{name}.t": adam.t}
-        return tensors
+    def alpha_loss(self, log_alpha: Tensor, log_pi: Tensor) -> Tensor:
+        """mean(-alpha (log pi + target entropy)), the target being -n_a"""
+        return (-log_alpha.exp() * (log_pi.detach() - self.n_a)).mean()
+
+    def update_critics(self, batch: Batch) -> dict[str, Tensor]:
+        noise = self.actor.noise(len(batch.obs), update=False)
+        others = self.target, self.actor.weights, self.log_alpha, batch, noise
+        gradient, logs = self.critic_gradient(self.critic, *others)
+        step(self.q_optimizer, gradient)
+        return logs
+
+    def update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        """One step of the actor, and one of alpha."""
+        noise = self.actor.noise(len(batch.obs), update=True)
+        (*gradient, of_alpha), logs = self.actor_gradient(
+            [*self.actor.weights, self.log_alpha], self.critic, batch, noise
+        )
+        step(self.actor_optimizer, gradient)
+        if self.prunes:
+            self.apply_masks()
+        if self.args.autotune:
+            if self.args.authors:  # as in CleanRL: with another draw, of the actor as it is now
+                noise = self.actor.noise(len(batch.obs), update=True)
+                _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
+                of_alpha = torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)
+            step(self.alpha_optimizer, [of_alpha])
+        return logs
+
+    def update_target(self) -> None:
+        for target, part in zip(self.target, self.critic, strict=True):
+            target.lerp_(part, self.args.tau)
+
+    def prune(self, obs_std: Tensor, progress: float) -> None:
+        """Leave as much of the actor as --keep and --router-inputs want at this point of training.
+
+        A pruned weight is exactly zero in the actor. Its dense twin goes on learning from the gradient at zero, and may
+        come back until the schedule ends.
+        """
+        n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
+        self.masks = pruning_masks(self.dense, self.n_a, obs_std, share_left(progress, self.args.keep), n_inputs)
+        self.apply_masks()
+
+    def apply_masks(self) -> None:
+        for part, dense, mask in zip(self.actor.weights, self.dense, self.masks, strict=True):
+            torch.mul(dense, mask, out=part)
+
+
+def gradient_of(loss: Callable) -> Callable:
+    """The gradient of a loss in its first argument, a list of tensors, and what else the loss returns."""
+
+    def gradient(weights: list[Tensor], *others) -> tuple[list[Tensor], dict[str, Tensor]]:
+        weights = [part.detach().requires_grad_() for part in weights]
+        value, logs = loss(weights, *others)
+        return torch.autograd.grad(value, weights), {name: v.detach() for name, v in logs.items()}
+
+    return gradient
+
+
+def step(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
+    """One step of all that the optimizer is for."""
+    parts = optimizer.param_groups[0]["params"]
+    for part, of_part in zip(parts, gradient, strict=True):
+        part.grad = of_part
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(args: Args) -> Path:
+    """Train as `args` say; returns the run folder."""
+    check_args(args)
+    torch.set_num_threads(args.num_threads)
+    torch.manual_seed(args.seed)
+    np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    env = make_env(args.env_id)
+    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
+    actor, experts = learner.actor, deque(maxlen=1000)
+    with Run(args, learner, rollout, device) as run:
+        for global_step in range(run.start, args.total_timesteps):
+            obs = rollout.obs
+            if global_step < args.learning_starts:
+                action = (actor.bias + actor.scale * (2 * torch.rand(learner.n_a) - 1).to(device)).cpu().numpy()
+            else:
+                action, expert = actor.act(obs, explore=True)
+                experts.append(expert)
+            next_obs, reward, terminated, truncated = rollout.step(action)
+            run.replay.add(obs, action, next_obs, reward, terminated, rollout.episode)
+            if terminated or truncated:
+                run.log_episode(rollout.episode_return, rollout.episode_length)
+                rollout.reset()
+
+            if global_step > args.learning_starts:
+                run.compile_at_first(learner)
+                batch = run.replay.sample()
+                logs = learner.update_critics(batch)
+                if global_step % args.policy_frequency == 0:
+                    for _ in range(args.policy_frequency):
+                        logs |= learner.update_actor(batch)
+                if global_step % args.target_network_frequency == 0:
+                    learner.update_target()
+                if learner.prunes and global_step % PRUNE_EVERY == 0 and global_step <= 0.8 * args.total_timesteps:
+                    learner.prune(run.replay.obs_std(), global_step / args.total_timesteps)
+                run.log_losses(logs, learner.log_alpha)
+            if run.end_step(learner, rollout, experts):
+                break
+        run.finish(learner)
+    return run.folder
+
+
+# Nothing below is about learning: precision and compiler, the environment's state, run folder, progress, command line.
+
+PRUNE_EVERY = 1000  # steps
+RUN_FORMAT = "smose-run"
+NEXT_COMMAND = "python interpret.py"
+FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
+REPLAYED = 10  # steps that a resumed run takes again, to see that they come out the same
+VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+STOP: list[int] = []  # the signals that asked this process to leave
+
+
+def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
+    if precision == "float32":
+        return torch.matmul
+    computed_in = (
+        torch.bfloat16 if has_bfloat16(device) else torch.float32
+    )  # emulated ones would take four times as long
+
+    def product(a: Tensor, b: Tensor) -> Tensor:
+        rounded = a.bfloat16().to(computed_in) @ b.bfloat16().to(computed_in)
+        return rounded.bfloat16().to(a.dtype)
+
+    return product
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    return any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def compile_updates(learner: Learner, replay: Replay) -> bool:
+    """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
+    kept, start = use_private_cache(), time.time()
+    say("compiling the two updates ...")
+    compiled = [
+        torch.compile(torch.func.grad(loss, has_aux=True), fullgraph=True, dynamic=False, isolate_recompiles=True)
+        for loss in (learner.critic_loss, learner.actor_loss)
+    ]
+    batch, state = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long)), torch.get_rng_state()
+    noises = [learner.actor.noise(replay.batch_size, update) for update in (False, True)]
+    torch.set_rng_state(state)  # a trial leaves nothing behind
+    try:
+        compiled[0](learner.critic, learner.target, learner.actor.weights, learner.log_alpha, batch, noises[0])
+        compiled[1]([*learner.actor.weights, learner.log_alpha], learner.critic, batch, noises[1])
+    except Exception as error:  # above all: no C++ compiler
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
+        return False
+    learner.critic_gradient, learner.actor_gradient = compiled
+    say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
+    return True
+
+
+def use_private_cache() -> bool:
+    """Point the compiler to a cache of this user's own: it reads pickles there, and in /tmp they may be anybody's."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o077 or not os.access(folder, os.W_OK):
+            raise PermissionError(f"{folder} is not this user's alone")
+        kept = True
+    except (OSError, RuntimeError) as error:
+        say(f"no private cache for compiled code ({error}): it is compiled for this run only")
+        folder, kept = Path(tempfile.mkdtemp(prefix="smose")), False
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    return kept
+
+
+def say(text: str) -> None:
+    """Print a line now; if nobody reads any more (`| head -1`), ask for a checkpoint and an end."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        STOP.append(signal.SIGPIPE)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_table(path: Path, n_rows: int, n_columns: int, n_used: int) -> np.memmap:
+    """The replay's file, new or as a killed run left it."""
+    try:
+        if not path.exists():
+            np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, n_columns))
+        np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
+        table = np.load(path, mmap_mode="r+").reshape(n_rows, n_columns)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is damaged ({error}); start a new run") from None
+    with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
+        os.posix_fallocate(file.fileno(), table.offset, 4 * n_columns * min(n_rows, n_used))
+    return table
 
 
 class Rollout:
     """The environment in use, and what it takes to bring it back to this very step."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, env.action_space.dtype)
-        env.reset(seed=seed)
+        self.env, self.episode, self.before = env, 0, deque(maxlen=REPLAYED)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
-        self.before = np.zeros(mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0)
-        self.reset()
+        self.reset(seed)
 
-    def reset(self) -> None:
-        self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
-        self.obs = np.asarray(self.env.reset()[0], np.float32)
+    def reset(self, seed: Optional[int] = None) -> None:
+        try:
+            if seed is not None:
+                self.env.reset(seed=seed)
+            self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
+            self.obs = self.checked(self.env.reset()[0])
+        except Exception as error:
+            raise UserError(f"the environment failed in reset: {error!r}") from error
+        self.before.clear()  # the simulator's states before the last steps of this episode
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
-    def step(self, action: np.ndarray, remember: bool = True) -> tuple[float, bool, bool]:
-        if self.simulator and remember:
-            mujoco.mj_getState(*self.simulator, self.before, INTEGRATION)
-        self.action = action.astype(self.env.action_space.dtype)
-        obs, reward, terminated, truncated, _ = self.env.step(self.action)
-        self.obs = np.asarray(obs, np.float32)
-        self.episode_return, self.episode_length = self.episode_return + float(reward), self.episode_length + 1
-        return float(reward), bool(terminated), bool(truncated)
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        if self.simulator:
+            self.before.append(np.zeros(mujoco.mj_stateSize(self.simulator[0], INTEGRATION)))
+            mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
+        try:
+            obs, reward, terminated, truncated, _ = self.env.step(action.astype(self.env.action_space.dtype))
+            self.obs, reward = self.checked(obs), float(reward)
+        except Exception as error:
+            raise UserError(f"the environment failed in a step: {error!r}") from error
+        if not (np.isfinite(self.obs).all() and math.isfinite(reward)):
+            raise UserError(f"the environment gave the reward {reward} and the observation {self.obs.tolist()}")
+        self.episode_return, self.episode_length = self.episode_return + reward, self.episode_length + 1
+        return self.obs, reward, bool(terminated), bool(truncated)
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
-        arrays = {"env.obs": self.obs, "env.action": self.action, "env.before": self.before}
+    def checked(self, obs) -> np.ndarray:
+        obs = np.asarray(obs, np.float32)
+        if obs.shape != self.env.observation_space.shape:
+            raise ValueError(f"an observation has the shape {obs.shape}, not {self.env.observation_space.shape}")
+        return obs
+
+    def state(self) -> tuple[dict[str, Tensor], dict]:
+        tensors = {"env.obs": torch.from_numpy(self.obs), "env.before": torch.tensor(np.array([*self.before]))}
         values = {name: getattr(self, name) for name in ("episode", "episode_return", "episode_length", "rng_at_reset")}
-        values["rng"] = self.env.unwrapped.np_random.bit_generator.state
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, values
+        return tensors, values | {"rng": self.env.unwrapped.np_random.bit_generator.state}
 
-    def restore(self, tensors: dict[str, torch.Tensor], values: dict) -> bool:
-        """Back to a saved step, or False and a new episode where the environment can't be brought back.
+    def restore(self, tensors: dict[str, Tensor], values: dict, last_steps: Batch) -> Optional[str]:
+        """Back to a saved step; what is wrong with that, if anything.
 
-        The episode is reset as it was then, and its last step taken again from the state before it: that also brings
-        back what a step leaves behind (Reacher-v4's reward reads old body positions).
+        The episode is reset as it was then, and its last steps taken again from the simulator's state before them. That
+        brings back what a step leaves behind (Reacher-v4's reward reads old body positions: from the second step on it
+        is the same), and shows whether the environment has state of its own that MuJoCo does not know.
         """
-        generator = self.env.unwrapped.np_random.bit_generator
+        generator, steps = self.env.unwrapped.np_random.bit_generator, len(tensors["env.before"])
         generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
         self.reset()
-        self.episode = values["episode"] + (not self.simulator)
-        if self.simulator and values["episode_length"]:
-            mujoco.mj_setState(*self.simulator, tensors["env.before"].numpy(), INTEGRATION)
-            self.step(tensors["env.action"].numpy())
-            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
-            generator.state = values["rng"]
-            self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
-        return np.array_equal(self.obs, tensors["env.obs"].numpy())
+        same = True
+        if self.simulator and steps:
+            mujoco.mj_setState(*self.simulator, tensors["env.before"][0].numpy(), INTEGRATION)
+            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"] - steps, force=False)
+            for i in range(steps):
+                next_obs, reward, terminated, _ = self.step(last_steps.action[i].numpy())
+                now, then = (np.float32(reward), terminated), (last_steps.reward[i], last_steps.terminated[i])
+                same &= np.array_equal(next_obs, last_steps.next_obs[i].numpy()) and (i == 0 or now == then)
+        self.episode, self.episode_length = values["episode"], values["episode_length"]
+        self.episode_return, generator.state = values["episode_return"], values["rng"]
+        if not self.simulator:
+            self.reset()
+            return "its state can't be saved: a new episode starts"
+        if not (same and np.array_equal(self.obs, tensors["env.obs"].numpy())):
+            return (
+                "it has state of its own, which MuJoCo does not know: its last steps, taken again, come out differently"
+            )
+        return None
 
 
-def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optional[Path] = None) -> Optional[dict]:
+def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Optional[Path] = None) -> Optional[dict]:
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
-    env = make_env(args.env_id, "rgb_array" if video else None)
-    returns, choices, frames = [], [], []
+    env = make_env(args.env_id, **(camera(args.env_id) if video else {}))
+    limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
+    returns, choices, ended, frames = [], [], [], []
     for episode in range(episodes):
-        (obs, _), total, experts, done = env.reset(seed=EVAL_SEED + episode), 0.0, [], False
+        (obs, _), total, experts, done = env.reset(seed=first_seed + episode), 0.0, [], False
         while not done:
+            if STOP:
+                return None
             if video and episode == 0:
                 try:
                     frames.append(env.render())
                 except Exception as error:  # no GL: all but the video goes on
                     print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
                     args.capture_video, video = False, None
-            action, expert = actor.act(obs)
+            action, expert = actor.act(np.asarray(obs, np.float32))
             obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            total, done = total + float(reward), terminated or truncated
+            total += float(reward)
             experts.append(expert)
-        if stop:
-            return None
+            done = terminated or truncated or len(experts) >= limit
+            if not (math.isfinite(total) and np.isfinite(obs).all()):
+                raise UserError(
+                    f"{args.env_id} gave the reward {reward} and the observation {np.asarray(obs).tolist()}"
+                )
+        if len(experts) >= limit:
+            say(f"{args.env_id} sets no limit to its episodes: this one was cut after {len(experts):,} steps")
         returns.append(total)
         choices.append(experts)
+        ended.append(bool(terminated))
     if frames:
         video.parent.mkdir(exist_ok=True)
         imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
     env.close()
     lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
+    result["ended_early"] = float(np.mean(ended))
     if actor.n_experts:
         usage = np.bincount(sum(choices, []), minlength=actor.n_experts) / sum(lengths)
         switches = sum(before != after for experts in choices for before, after in pairwise(experts))
         result |= {"expert_usage": usage.tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
     return result
+
+
+def camera(env_id: str) -> dict[str, str]:
+    """How to film: with the camera that follows the robot, where the model has one."""
+    model = getattr(make_env(env_id).unwrapped, "model", None)
+    follows = isinstance(model, mujoco.MjModel) and mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
+    return {"render_mode": "rgb_array"} | ({"camera_name": "track"} if follows else {})
 
 
 @contextlib.contextmanager
@@ -675,208 +776,304 @@ def whole(path: Path):
         part.unlink(missing_ok=True)
 
 
-def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
-    tensors = {"action_scale": actor.scale[:, 0], "action_bias": actor.bias[:, 0]}
-    for name, layer in actor.layers().items():
-        tensors |= {f"{name}.weight": layer[..., 1:], f"{name}.bias": layer[..., 0]}
-    about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "args": json.dumps(asdict(args))}
+def write_json(path: Path, content: dict) -> None:
     with whole(path) as part:
-        tensors = {name: tensor.cpu().float().contiguous() for name, tensor in tensors.items()}
-        save_file(tensors, part, actor.about | about | {"versions": json.dumps(VERSIONS)})
+        part.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
-    """All that --resume needs besides the replay file, in one safetensors file."""
-    tensors, env_values = rollout.state()
-    tensors |= learner.state() | {"rng": torch.get_rng_state()}
-    if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
-        raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
-    values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
-    values["explore_rng"] = learner.actor.rng.bit_generator.state
-    replay.file.flush()
-    with whole(run / "checkpoint.safetensors") as part:
-        save_file(tensors, part, {"global_step": str(progress["global_step"]), "state": json.dumps(values)})
+def numbers(actor: Actor) -> dict[str, int]:
+    """N_act and N_tot, and how many numbers of the deployed policy are not zero: what there is to read."""
+    deployed = [tensor for name, tensor in actor.tensors().items() if "log_std" not in name]
+    n_read = sum(int(tensor.count_nonzero()) for tensor in deployed)
+    return {"n_active": actor.n_active, "n_total": actor.n_total, "n_read": n_read}
 
 
-def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
-    """Put everything back as it was; returns the loop's own progress."""
-    try:
-        with safe_open(run / "checkpoint.safetensors", "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            values = json.loads(file.metadata()["state"])
-        for name, tensor in learner.state().items():
-            tensor.copy_(tensors[name])
-        learner.log_alpha, learner.alpha_adam = values["log_alpha"], values["alpha_adam"]
-        learner.actor.rng.bit_generator.state = values["explore_rng"]
-        replay.count = values["global_step"]
-        if not rollout.restore(tensors, values["env"]):
-            print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
-        torch.set_rng_state(tensors["rng"])
-        return {name: values[name] for name in ("global_step", "best")}
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        what = f"{run}/checkpoint.safetensors is damaged or of another version"
-        raise UserError(f"{what} ({error}); start a new run") from error
+def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
+    tensors = actor.tensors() | {"action_scale": actor.scale, "action_bias": actor.bias}
+    about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "precision": args.precision}
+    about |= {"args": json.dumps(asdict(args)), "versions": json.dumps(VERSIONS)}
+    with whole(path) as part:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, actor.about | about)
 
 
-def open_run(args: Args, actor: Actor, device: torch.device):
-    """The run folder, new or resumed, its lock (one trainer at a time) and its replay."""
-    name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
-    run = Path(args.resume or f"runs/{name}__{int(time.time())}")
-    while not args.resume and run.exists():  # two runs of one name within a second
-        run = Path(f"runs/{name}__{int(time.time())}")
-    run.mkdir(parents=True, exist_ok=True)
-    lock = open(run / ".lock", "w")
+class Run:
+    """The run folder and all that is written there: its lock, replay, checkpoints, evaluations, TensorBoard, progress."""
+
+    def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
+        self.args, self.actor = args, learner.actor
+        args.exp_name = args.exp_name or self.actor.name
+        self.progress = {"global_step": 0, "best": -math.inf, "evaluated": 0, "cpu_hours": 0.0, "compiled": None}
+        self.folder, self.lock = open_folder(args)
+        try:
+            fresh = not (self.folder / "checkpoint.safetensors").exists()
+            if not fresh and not (self.folder / "replay.npy").exists():
+                raise UserError(
+                    f"{self.folder}/replay.npy is gone (--no-keep-replay removes it), so it can't be resumed"
+                )
+            if fresh:
+                (self.folder / "replay.npy").unlink(missing_ok=True)
+            self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
+            if not fresh:
+                self.progress |= load_checkpoint(self.folder, learner, rollout, self.replay)
+            self.start = self.progress["global_step"]
+            if self.start > args.total_timesteps:
+                more = f"give --total-timesteps above {self.start} to train on"
+                raise UserError(f"{self.folder} has {self.start} steps already; {more}")
+        except BaseException:
+            if not args.resume:
+                shutil.rmtree(self.folder)
+            raise
+        self.ready, self.latest, self.losses = False, math.nan, {}
+        self.cpu_hours = self.progress["cpu_hours"] - time.process_time() / 3600
+
+    def __enter__(self) -> "Run":
+        args, actor = self.args, self.actor
+        self.write_config()
+        size = f"{actor.n_s} observations, {actor.n_a} actions; {actor.title}"
+        say(f"{args.env_id}: {size}, N_act {actor.n_active} (N_tot {actor.n_total}); {self.folder}")
+        if args.precision == "bfloat16" and not has_bfloat16(self.replay.device):
+            say(
+                "this processor has no instructions for bfloat16: products are rounded to it, but no faster than float32"
+            )
+        if args.track:
+            import wandb
+
+            who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**who, config=asdict(args), dir=str(self.folder), sync_tensorboard=True)
+        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
+        rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+        if actor.n_experts:
+            tags = [f"experts/usage_{m}" for m in range(1, 1 + actor.n_experts)]
+            self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}})
+        bar = {"initial": self.start, "total": args.total_timesteps, "file": sys.stdout}
+        self.bar = tqdm(**bar, disable=not sys.stdout.isatty())
+        self.marks = deque(maxlen=11)  # of the last 10,000 steps of learning, for the rate
+        numbers_of_signals = (signal.SIGINT, signal.SIGTERM)
+        self.handlers = {n: signal.signal(n, lambda number, _: STOP.append(number)) for n in numbers_of_signals}
+        self.evaluate_if_due()
+        return self
+
+    def __exit__(self, kind, error, _) -> None:
+        self.bar.close()
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        try:
+            self.writer.close()
+        except OSError:
+            if kind is None:
+                raise
+        if isinstance(error, UserError):
+            step = self.progress["global_step"] + 1
+            raise UserError(f"{error} (step {step}; the last checkpoint stays in {self.folder})") from error
+
+    def write_config(self) -> None:
+        args, ends = self.args, np.cumsum([0, *self.replay.widths.values()]).tolist()
+        config = {
+            "format": RUN_FORMAT,
+            "env_id": args.env_id,
+            "obs_size": self.actor.n_s,
+            "action_size": self.actor.n_a,
+        }
+        config |= numbers(self.actor) | {"args": asdict(args) | {"resume": None}}
+        config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["cpu_hours"], 3)}
+        config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
+        write_json(self.folder / "config.json", config | {"versions": VERSIONS})
+
+    def compile_at_first(self, learner: Learner) -> None:
+        """What was used before is used again, if it can be: other rounding would end in other weights."""
+        if self.ready:
+            return
+        before = self.progress["compiled"]
+        now = compile_updates(learner, self.replay) if self.args.compile and before is not False else False
+        if before and not now:
+            say("it was compiled until here: the weights will differ from those of an uninterrupted run")
+        self.progress["compiled"], self.ready = now, True
+        self.write_config()
+
+    def log(self, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name, float(value), self.progress["global_step"] + 1)
+
+    def log_episode(self, episode_return: float, length: int) -> None:
+        self.latest = episode_return
+        self.log({"charts/episodic_return": episode_return, "charts/episodic_length": length})
+
+    def log_losses(self, logs: dict[str, Tensor], log_alpha: Tensor) -> None:
+        if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
+            raise UserError(f"losses are { ({name: float(value) for name, value in logs.items()}) }")
+        if self.progress["global_step"] % 100 == 0:
+            self.log({f"losses/{name}": value for name, value in (logs | {"alpha": log_alpha.exp()}).items()})
+
+    def end_step(self, learner: Learner, rollout: Rollout, experts: deque) -> bool:
+        """Whatever is due after a step; whether to leave."""
+        self.progress["global_step"] += 1
+        step, total = self.progress["global_step"], self.args.total_timesteps
+        leave = bool(STOP)
+        if not leave:
+            self.evaluate_if_due()
+        if leave or STOP or step % self.args.checkpoint_every == 0 or step == total:
+            self.progress["cpu_hours"] = self.cpu_hours + time.process_time() / 3600
+            save_checkpoint(self.folder, learner, rollout, self.replay, self.progress)
+        if step % 1000 == 0:
+            self.show_progress([experts.count(m) / max(1, len(experts)) for m in range(self.actor.n_experts)])
+        return bool(STOP)
+
+    def evaluate_if_due(self) -> None:
+        """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
+        args, step, path = self.args, self.progress["global_step"], self.folder / "evaluations.csv"
+        due = step % args.eval_every == 0 or step == args.total_timesteps
+        if not due or self.progress["evaluated"] == step:
+            return
+        video = self.folder / f"videos/{step}.mp4" if args.capture_video else None
+        result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED, video)
+        if result is None:
+            return
+        lengths, shares = result["lengths"], result.get("expert_usage", [])
+        row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
+        header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
+        earlier = [line for line in csv.reader(path.open()) if line][1:] if path.exists() else []
+        with whole(path) as part, part.open("w", newline="") as file:
+            csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
+            csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
+        self.writer.add_scalar("eval/episodic_return", result["mean"], step)
+        save_actor(self.folder / "actor.safetensors", self.actor, args, step)
+        if result["mean"] > self.progress["best"]:
+            self.progress["best"] = result["mean"]
+            save_actor(self.folder / "actor_best.safetensors", self.actor, args, step)
+        self.progress["evaluated"] = step
+        with tqdm.external_write_mode(file=sys.stdout):
+            say(
+                f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {args.eval_episodes} episodes"
+            )
+
+    def show_progress(self, shares: list[float]) -> None:
+        """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
+        step, total = self.progress["global_step"], self.args.total_timesteps
+        said = "warm-up"
+        if step > self.args.learning_starts:
+            self.marks.append((step, time.time()))
+            said = f"return {self.latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
+            self.log({f"experts/usage_{m}": share for m, share in enumerate(shares, 1)})
+        if len(self.marks) > 1:
+            rate = (step - self.marks[0][0]) / (self.marks[-1][1] - self.marks[0][1])
+            self.log({"charts/SPS": rate})
+            said = f"{rate:.0f} steps/s  {tqdm.format_interval((total - step) / rate)} left  {said}"
+        self.bar.set_postfix_str(said, refresh=False)
+        self.bar.update(step - self.bar.n)
+        if self.bar.disable and step % 10_000 == 0:
+            say(f"step {step:,}/{total:,}  {said}")
+
+    def finish(self, learner: Learner) -> None:
+        """The final evaluation, or after a signal the command that goes on from here."""
+        args = self.args
+        result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
+        if result is None:
+            again = shlex.join(["python", sys.argv[0], "--resume", str(self.folder)])
+            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
+            sys.exit(128 + STOP[0])
+        about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
+        write_json(
+            self.folder / "evaluation.json", about | numbers(self.actor) | {"episodes": len(result["returns"])} | result
+        )
+        self.write_config()
+        settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
+        self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
+        if not args.keep_replay:
+            (self.folder / "replay.npy").unlink()
+        say(
+            f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {self.folder}"
+        )
+        say(f"next: {NEXT_COMMAND} {shlex.quote(str(self.folder))}")
+
+
+def open_folder(args: Args) -> tuple[Path, io.IOBase]:
+    """The run folder, new (with its config.json from the start) or resumed, and its lock: one trainer at a time."""
+    if args.resume:
+        folder = Path(args.resume)
+    else:
+        name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
+        Path("runs").mkdir(exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
+        write_json(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
+        new.chmod(0o755)
+        while True:  # two runs of one name within a second
+            folder = Path(f"runs/{name}__{int(time.time())}")
+            with contextlib.suppress(OSError):
+                if not folder.exists():
+                    new.rename(folder)
+                    break
+            time.sleep(0.2)
+    lock = open(folder / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fresh = not (run / "checkpoint.safetensors").exists()
-        return run, lock, Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
     except BlockingIOError:
-        raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
-    except BaseException:
-        if not args.resume:
-            shutil.rmtree(run)
-        raise
+        raise UserError(f"{folder} is being trained by another process; wait for it or stop it") from None
+    return folder, lock
 
 
-def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict) -> None:
-    """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
-    step, path = progress["global_step"], run / "evaluations.csv"
-    result = evaluate(args, actor, args.eval_episodes, [], run / f"videos/{step}.mp4" if args.capture_video else None)
-    lengths, shares = result["lengths"], result.get("expert_usage", [])
-    row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
-    header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
-    earlier = list(csv.reader(path.open()))[1:] if path.exists() else []
-    with whole(path) as part, part.open("w", newline="") as file:
-        csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
-        csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
-    writer.add_scalar("eval/episodic_return", result["mean"], step)
-    save_actor(run / "actor.safetensors", actor, args, step)
-    if result["mean"] > progress["best"]:
-        progress["best"] = result["mean"]
-        save_actor(run / "actor_best.safetensors", actor, args, step)
+def learned(learner: Learner) -> dict[str, Tensor]:
+    """Every tensor that an update depends on, by reference; Adam has none before its first step."""
+    groups = {"critic": learner.critic, "target": learner.target, "actor": learner.actor.weights}
+    groups |= {"dense": learner.dense, "mask": learner.masks} if learner.prunes else {}
+    tensors = {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
+    tensors["log_alpha"] = learner.log_alpha
+    optimizers = {"q": learner.q_optimizer, "actor": learner.actor_optimizer, "alpha": learner.alpha_optimizer}
+    for name, optimizer in optimizers.items():
+        for i, state in optimizer.state_dict()["state"].items():
+            tensors |= {f"adam.{name}.{i}.{key}": tensor for key, tensor in state.items()}
+    return tensors
 
 
-def show_progress(bar: tqdm, writer: SummaryWriter, step: int, marks: deque, latest: float, shares: list) -> None:
-    """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
-    marks.append((step, time.time()))
-    rate = (step - marks[0][0]) / (marks[-1][1] - marks[0][1])
-    for name, value in {
-        "charts/SPS": rate,
-        **{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)},
-    }.items():
-        writer.add_scalar(name, value, step)
-    said = f"return {latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
-    bar.set_postfix_str(said, refresh=False)
-    bar.update(step - bar.n)
-    if bar.disable and step % 10_000 == 0:
-        left = tqdm.format_interval((bar.total - step) / rate)
-        print(f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  {said}", flush=True)
+def checksum(tensors: dict[str, Tensor], state: str) -> str:
+    content = hashlib.sha256(state.encode())
+    for name, tensor in sorted(tensors.items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return content.hexdigest()
 
 
-def train(args: Args) -> Path:
-    """Train as `args` say; returns the run folder."""
-    check_args(args)
-    torch.set_num_threads(args.num_threads)
-    torch.manual_seed(args.seed)
-    np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
-    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    env = make_env(args.env_id)
-    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
-    actor, n_a = learner.actor, learner.n_a
-    args.exp_name = args.exp_name or actor.name
-    run, lock, replay = open_run(args, actor, device)
-    progress, latest, experts = {"global_step": 0, "best": -math.inf}, math.nan, deque(maxlen=1000)
-    if (run / "checkpoint.safetensors").exists():
-        progress = load_checkpoint(run, learner, rollout, replay)
-    start = progress["global_step"]
-    if start > args.total_timesteps:
-        raise UserError(f"{run} has {start} steps already; give --total-timesteps above that to train on")
-    if start < args.total_timesteps:
-        (run / "evaluation.json").unlink(missing_ok=True)  # it marks a finished run
-    config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": n_a}
-    config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
-    with whole(run / "config.json") as part:
-        part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2) + "\n")
-    size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
-    print(f"{args.env_id}: {size}; {run}", flush=True)
-    if args.track:
-        import wandb
+def save_checkpoint(folder: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
+    """All that --resume needs besides the replay file, in one safetensors file."""
+    tensors, env_values = rollout.state()
+    tensors |= learned(learner) | {"rng": torch.get_rng_state()}
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        raise UserError("weights are not finite any more")
+    explore = learner.actor.rng.bit_generator.state
+    state = json.dumps({"progress": progress, "env": env_values, "explore": explore})
+    about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(progress["global_step"])}
+    replay.file.flush()
+    with whole(folder / "checkpoint.safetensors") as part:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
 
-        who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
-        wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
-    writer = SummaryWriter(str(run), purge_step=start + 1 if args.resume else None)
-    bar = tqdm(initial=start, total=args.total_timesteps, file=sys.stdout, disable=not sys.stdout.isatty())
-    marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
-    stop: list[int] = []  # the signals that asked us to leave
-    handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
+
+def load_checkpoint(folder: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
+    """Put everything back as it was; returns the run's progress."""
     try:
-        for global_step in range(start, args.total_timesteps):
-            step, obs, losses = global_step + 1, rollout.obs, []
-            leave = bool(stop)
-            checkpoint = leave or step % args.checkpoint_every == 0 or step == args.total_timesteps
-            if global_step < args.learning_starts:
-                action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
-            else:
-                action, expert = actor.act(obs, explore=True)
-                experts.append(expert)
-            reward, terminated, truncated = rollout.step(action, remember=checkpoint)
-            row = np.concatenate((obs, action, rollout.obs, (reward, terminated, rollout.episode)))
-            if not np.isfinite(row).all():
-                seen = f"reward {reward}, observations {obs.tolist()} and then {rollout.obs.tolist()}"
-                raise UserError(f"{args.env_id} gave {seen} in step {step}; the last checkpoint stays in {run}")
-            replay.add(row)
-            if terminated or truncated:
-                latest = rollout.episode_return
-                writer.add_scalar("charts/episodic_return", latest, step)
-                writer.add_scalar("charts/episodic_length", rollout.episode_length, step)
-                rollout.reset()
-
-            if global_step > args.learning_starts:
-                q, q_losses = learner.update_critics(replay)
-                losses += q_losses.tolist()
-                if global_step % args.policy_frequency == 0:
-                    for _ in range(args.policy_frequency):
-                        log_pi, q_pi, own_losses = learner.update_actor(replay)
-                        losses.append(log_pi)
-                    if global_step % 100 == 0:
-                        values = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
-                        values |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
-                        values |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
-                        values["alpha_loss"] = -learner.alpha * (log_pi - n_a)
-                        for name, value in values.items():
-                            writer.add_scalar(f"losses/{name}", float(value), step)
-                if global_step % args.target_network_frequency == 0:
-                    learner.critic.target_flat.lerp_(learner.critic.flat, args.tau)
-                if not math.isfinite(sum(losses)):
-                    raise UserError(f"losses are {losses} in step {step}; the last checkpoint stays in {run}")
-
-            progress["global_step"] = step
-            if step % args.eval_every == 0 or step == args.total_timesteps:
-                record_evaluation(args, run, actor, writer, progress)
-            if checkpoint:
-                save_checkpoint(run, learner, rollout, replay, progress)
-            if step % 1000 == 0:
-                shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
-                show_progress(bar, writer, step, marks, latest, shares)
-            if leave:
-                break
-        result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
-    finally:
-        bar.close()
-        writer.close()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if stop:
-        again = shlex.join(["python", sys.argv[0], "--resume", str(run)])
-        print(f"stopped at step {progress['global_step']}; go on with: {again}", flush=True)
-        sys.exit(128 + stop[0])
-    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": EVAL_SEED}
-    with whole(run / "evaluation.json") as part:
-        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2) + "\n")
-    if not args.keep_replay:
-        (run / "replay.npy").unlink()
-    print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
-    return run
+        with safe_open(folder / "checkpoint.safetensors", "pt") as file:
+            tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+        values = json.loads(about["state"])
+        if checksum(tensors, about["state"]) != about["sha256"]:
+            raise ValueError("its checksum differs")
+        for name, tensor in learned(learner).items():
+            tensor.copy_(tensors[name])
+        optimizers = {"q": learner.q_optimizer, "actor": learner.actor_optimizer, "alpha": learner.alpha_optimizer}
+        for name, optimizer in optimizers.items():
+            for i, part in enumerate(optimizer.param_groups[0]["params"]):
+                prefix = f"adam.{name}.{i}."
+                saved = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
+                if saved:
+                    optimizer.state[part] = {key: tensor.to(part.device) for key, tensor in saved.items()}
+        learner.actor.rng.bit_generator.state = values["explore"]
+        replay.count = values["progress"]["global_step"]
+        last = torch.arange(replay.count - len(tensors["env.before"]), replay.count)
+        wrong = rollout.restore(tensors, values["env"], replay.batch(last))
+        if wrong:
+            say(f"the environment does not come back as it was, so results may differ: {wrong}")
+        torch.set_rng_state(tensors["rng"])
+        return values["progress"]
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+        what = f"{folder}/checkpoint.safetensors is damaged or of another version"
+        raise UserError(f"{what} ({error}); start a new run") from error
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
