@@ -7,18 +7,20 @@
 
 Everything but the actor is that of smose_sac.py, to the letter: `diff smose_sac.py sac_baseline.py` shows the science.
 Sizes are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement Learning in
-Continuous Control Tasks", AAAI 2025.
-
-The critics' gradient is written out beside its equations: products then write into buffers that are kept, and nothing
-is computed that nobody uses. What is left, many small operations, PyTorch's compiler joins (`fuse`). Batches are
-[batch, features]; the rows that networks read, x = [1, s, a], begin with a one, for the bias of the first layer.
+Continuous Control Tasks", AAAI 2025. Tensors are [batch, features]; both critics are computed at once.
 """
 
+import signal
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
+
+import atexit
 import contextlib
 import csv
 import difflib
 import fcntl
-import functools
+import hashlib
 import io
 import json
 import math
@@ -26,17 +28,18 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
+import tempfile
 import time
 import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, Optional
+from typing import Annotated, Literal, NamedTuple, Optional
 
 import gymnasium as gym
 import imageio
@@ -46,14 +49,12 @@ import torch
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
-EVAL_SEED = 100_000  # episode i of every evaluation starts from env.reset(seed=EVAL_SEED + i)
-RUN_FORMAT = "sac-run"
-FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
-INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
-VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
+PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
+LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
 
 
 class UserError(Exception):
@@ -68,107 +69,83 @@ def whole_number(words: list[str]) -> int:
 
 as_count = {"instance_from_str": whole_number, "is_instance": lambda v: isinstance(v, int)}
 as_count |= {"nargs": 1, "metavar": "INT", "str_from_instance": lambda value: [str(value)]}
-Count = Annotated[
-    int, tyro.constructors.PrimitiveConstructorSpec(**as_count)
-]  # 1e6 and 1_000_000 are whole numbers too
+Count = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(**as_count)]  # 1e6 and 1_000_000 are counts too
 
 
 @dataclass
 class Args:
-    env_id: str = "Hopper-v4"
-    """any Gymnasium environment with a flat Box observation and a bounded Box action"""
-    seed: Count = 0
-    """seed of the experiment"""
-    total_timesteps: Count = 1_000_000
-    """total steps in the environment, warm-up included"""
-    exp_name: Optional[str] = None
-    """the name of this experiment, part of the run folder's name; sac_s, sac_m or sac_l by default"""
-    resume: Optional[str] = None
-    """run folder to continue from its last checkpoint (all other settings are taken from there)"""
-    eval_every: Count = 25_000
-    """steps between two evaluations of the deterministic policy"""
-    eval_episodes: Count = 10
-    """episodes of such an evaluation"""
-    final_eval_episodes: Count = 100
-    """episodes of the evaluation at the end"""
-    checkpoint_every: Count = 50_000
-    """steps between two checkpoints for --resume"""
-    keep_replay: bool = True
-    """leave the replay file in the run folder at the end (distill_trees.py reads it)"""
-    capture_video: bool = False
-    """save an mp4 of one episode of every evaluation"""
-    track: bool = False
-    """track the run with Weights and Biases"""
-    wandb_project_name: str = "smose"
-    """the wandb project's name"""
-    wandb_entity: Optional[str] = None
-    """the entity (team) of the wandb project"""
-    cuda: bool = True
-    """use CUDA where it is available"""
-    num_threads: Count = 1
-    """threads of PyTorch; 1 is best for sweeps"""
-    compile: bool = True
-    """let PyTorch's compiler join small operations, which needs g++ and python3-dev (CPU only)"""
+    env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
+    seed: Count = 0  # seed of the experiment
+    total_timesteps: Count = 1_000_000  # total steps in the environment, warm-up included
+    exp_name: Optional[str] = None  # name of this experiment, part of the run folder's name; sac_s, sac_m, sac_l by default
+    resume: Optional[str] = None  # run folder to continue from its last checkpoint, with its own settings
+    eval_every: Count = 25_000  # steps between two evaluations of the deterministic policy
+    eval_episodes: Count = 10  # episodes of such an evaluation
+    final_eval_episodes: Count = 100  # episodes of the evaluation at the end
+    checkpoint_every: Count = 50_000  # steps between two checkpoints for --resume
+    keep_replay: bool = True  # leave the replay file in the run folder at the end (distill_trees.py reads it)
+    capture_video: bool = False  # save an mp4 of one episode of every evaluation
+    track: bool = False  # track the run with Weights and Biases
+    wandb_project_name: str = "smose"  # the wandb project's name
+    wandb_entity: Optional[str] = None  # the entity (team) of the wandb project
+    cuda: bool = True  # use CUDA where it is available
+    num_threads: Count = 1  # threads of PyTorch; 1 is best for sweeps
+    compile: bool = True  # compile the two updates with torch.compile, which needs g++ and python3-dev
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the critics' hidden products
 
     # Algorithm specific arguments
-    size: Literal["S", "M", "L"] = "L"
-    """S: as many parameters as one decision of SMoSE uses; M: as many as SMoSE has; L: CleanRL's 256-256"""
-    n_experts: Count = 8
-    """number of experts M of the SMoSE whose size S and M match"""
-    hidden_sizes: Optional[tuple[int, ...]] = None
-    """widths of the actor's hidden layers, instead of a size"""
-    buffer_size: Count = 1_000_000
-    """transitions that the replay buffer samples from"""
-    gamma: float = 0.99
-    """discount factor"""
-    tau: float = 0.005
-    """target smoothing coefficient"""
-    batch_size: Count = 256
-    """batch size sampled from the replay buffer"""
-    learning_starts: Count = 10_000
-    """uniformly random steps before learning starts"""
-    policy_lr: float = 3e-4
-    """learning rate of the actor"""
-    q_lr: float = 1e-3
-    """learning rate of the critics"""
-    alpha_lr: float = 1e-3
-    """learning rate of the entropy coefficient"""
-    policy_frequency: Count = 2
-    """steps between two turns of the actor, which makes up for them by as many updates"""
-    target_network_frequency: Count = 1
-    """steps between two updates of the target networks"""
-    alpha: float = 0.2
-    """entropy coefficient, if it isn't tuned"""
-    autotune: bool = True
-    """tune the entropy coefficient, starting at 1"""
-    log_std_min: float = -5.0
-    """lowest logarithm of an action's standard deviation"""
-    log_std_max: float = 2.0
-    """highest logarithm of an action's standard deviation"""
+    size: Literal["S", "M", "L"] = "L"  # parameters of one decision of SMoSE, of all of SMoSE, or CleanRL's 256-256
+    n_experts: Count = 8  # number of experts M of the SMoSE whose size S and M match
+    hidden_sizes: Optional[tuple[int, ...]] = None  # widths of the actor's hidden layers, instead of a size
+    buffer_size: Count = 1_000_000  # transitions that the replay buffer samples from
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # target smoothing coefficient
+    batch_size: Count = 256  # batch size sampled from the replay buffer
+    learning_starts: Count = 10_000  # uniformly random steps before learning starts
+    policy_lr: float = 3e-4  # learning rate of the actor
+    q_lr: float = 1e-3  # learning rate of the critics
+    alpha_lr: float = 1e-3  # learning rate of the entropy coefficient
+    policy_frequency: Count = 2  # steps between two turns of the actor, which makes up for them by as many updates
+    target_network_frequency: Count = 1  # steps between two updates of the target networks
+    alpha: float = 0.2  # entropy coefficient, if it isn't tuned
+    autotune: bool = True  # tune the entropy coefficient, starting at 1
+    log_std_min: float = -5.0  # lowest logarithm of an action's standard deviation
+    log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
 def check_args(args: Args) -> None:
-    """Refuse numbers that can't be meant, before anything is written."""
-    lowest = {"seed": 0, "learning_starts": 0, "alpha": 1e-9, "log_std_min": -50, "log_std_max": args.log_std_min}
-    highest = {"seed": 2**32 - 1, "learning_starts": args.total_timesteps - 1, "n_experts": 4096, "batch_size": 10**6}
-    highest |= {"gamma": 1, "tau": 1, "policy_lr": 1, "q_lr": 1, "alpha_lr": 1}
-    highest |= {"num_threads": 1024, "checkpoint_every": 10**9, "log_std_max": 50}
-    for name, value in asdict(args).items():
-        if type(getattr(Args, name)) in (int, float) and type(value) not in (int, float):
-            raise UserError(f"{name} is {value!r}, which is no number; mend config.json or start a new run")
-        low, high = lowest.get(name, 1 if type(value) is int else 0), highest.get(name, 10**12)
-        if type(value) in (int, float) and not low <= value <= high:
-            raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
+    """Refuse what can't be meant, before anything is written."""
+    for name, value in asdict(args).items():  # they may come from a config.json that somebody edited
+        usual = getattr(Args, name)
+        kinds = (
+            (type(usual), int)
+            if type(usual) is float
+            else (str, int, tuple, type(None))
+            if usual is None
+            else type(usual)
+        )
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(usual, bool):
+            raise UserError(f"{name} can't be {value!r}; mend config.json or start a new run")
+    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
+    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
+    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
+    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
+    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50)}
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(args, name) <= high:
+            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
     if args.track and find_spec("wandb") is None:
         raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
-def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
+def make_env(env_id: str, **settings) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
     warnings.filterwarnings("ignore", module="glfw")  # one line about a missing GL is enough
     try:
-        env = gym.make(env_id, render_mode=render_mode, disable_env_checker=True)
+        env = gym.make(env_id, disable_env_checker=True, **settings)
     except Exception as error:
         near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
@@ -182,338 +159,127 @@ def make_env(env_id: str, render_mode: Optional[str] = None) -> gym.Env:
     return env
 
 
+class Batch(NamedTuple):
+    obs: Tensor
+    action: Tensor
+    next_obs: Tensor
+    reward: Tensor  # [batch]
+    terminated: Tensor  # [batch], 1 where the episode really ended: a truncation bootstraps
+
+
 class Replay:
     """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file.
 
     It is a ring with `checkpoint_every` rows to spare: a killed run overwrote nothing that its checkpoint still needs.
     """
 
-    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device, fresh: bool = True):
-        ends = np.cumsum([n_s, n_a, n_s, 1, 1, 1]).tolist()  # episodes count from 1, so that 0 marks an unused row
-        names = ("obs", "action", "next_obs", "reward", "terminated", "episode")
-        self.columns = dict(zip(names, pairwise([0, *ends]), strict=True))
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
+        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
         self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
-        if fresh:
-            np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, ends[-1]))
-        if not path.exists():
-            raise UserError(f"{path} is gone (--no-keep-replay removes it at the end), so this run can't be resumed")
-        try:
-            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
-            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, ends[-1])
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}); start a new run") from None
-        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
-            os.posix_fallocate(file.fileno(), self.file.offset, 4 * ends[-1] * min(self.n_rows, args.total_timesteps))
-        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
-        self.rows = torch.from_numpy(self.table)
-        self.steps, self.sampled = torch.empty(args.batch_size).long(), self.rows.new_empty(args.batch_size, ends[-1])
-        self.batch = self.sampled.to(device)  # on the CPU the same memory
-        self.reward, self.terminated = self.batch[:, ends[2]], self.batch[:, ends[3]]
-        # what the networks read: the rows of x are [1, s, a], those of next_x [1, s', a']
-        self.x, self.next_x = (torch.ones(args.batch_size, 1 + n_s + n_a, device=device) for _ in range(2))
-        self.s, self.a = self.x[:, : 1 + n_s], self.x[:, 1 + n_s :]
-        self.next_s, self.next_a = self.next_x[:, : 1 + n_s], self.next_x[:, 1 + n_s :]
-        self.copies = (self.x[:, 1:], self.batch[:, : ends[1]]), (self.next_s[:, 1:], self.batch[:, ends[1] : ends[2]])
+        self.file = open_table(path, self.n_rows, sum(self.widths.values()), args.total_timesteps)
+        self.rows = torch.from_numpy(self.file.view(np.ndarray))  # the same memory without memmap's slow indexing
+        self.batch_size, self.device = args.batch_size, device
 
-    def add(self, row: np.ndarray) -> None:
-        self.table[self.count % self.n_rows] = row
+    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
+        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
+        self.rows[self.count % self.n_rows] = torch.from_numpy(row)  # episodes count from 1, so that 0 is an unused row
         self.count += 1
 
-    def sample(self) -> None:
-        """Fill x, next_x (but for a'), reward and terminated with a random batch."""
-        self.steps.random_(max(0, self.count - self.size), self.count)
-        if self.count > self.n_rows:
-            self.steps.remainder_(self.n_rows)
-        torch.index_select(self.rows, 0, self.steps, out=self.sampled)
-        if self.batch is not self.sampled:
-            self.batch.copy_(self.sampled)
-        for inputs, columns in self.copies:
-            inputs.copy_(columns)
+    def sample(self) -> Batch:
+        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
+
+    def batch(self, steps: Tensor) -> Batch:
+        rows = self.rows.index_select(0, steps % self.n_rows).to(self.device)
+        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
+        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
+
+    def obs_std(self) -> Tensor:
+        """The standard deviation of each observation over all that can be sampled."""
+        return self.rows[: min(self.count, self.n_rows), : self.widths["obs"]].double().std(0).float()
 
 
-def fuse(*methods: Callable) -> None:
-    """Let PyTorch's compiler join the many small operations of these methods into a few loops, at their first calls.
-
-    They are functions of the tensors given to them. Where the compiler fails they stay as they are; a line says so.
-    """
-    failures = []
-
-    def call_first(method: Callable, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        chosen, start = method, time.time()
-        try:
-            if not failures:
-                copies = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype).copy_(t) for t in tensors]
-                chosen = compiled(method, copies)  # which calls it, and it may write into what it is given
-                chosen(*copies)
-                if time.time() - start > 5:
-                    print(f"compiled for {time.time() - start:.0f} s, for later runs too", flush=True)
-        except Exception as error:  # above all: no C++ compiler
-            failures.append(error)
-            reason, chosen = next(iter(str(error).splitlines()), type(error).__name__), method
-            print(
-                f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})", flush=True
-            )
-        setattr(method.__self__, method.__name__, chosen)
-        return chosen(*tensors)
-
-    for method in methods:
-        setattr(method.__self__, method.__name__, functools.partial(call_first, method))
+def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
+    """Of CleanRL's critics, Q_1 and Q_2 side by side: a layer's number of inputs, with its weights, with its biases."""
+    shapes = [(n_in, (2, n_in, hidden)), (n_in, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
+    return [*shapes, (hidden, (2, 1, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, 1))]
 
 
-def compiled(function: Callable, tensors: list[torch.Tensor]) -> Callable:
-    """The function for tensors of these shapes; torch.compile's wrappers would take longer than the loops inside."""
-    from torch._guards import TracingContext, tracing  # what only this needs takes a second to import
-    from torch._inductor import compile_fx, config, decomposition
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.func import functionalize
-    from torch.fx.experimental.proxy_tensor import make_fx
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    graph = make_fx(lambda *inputs: function(*inputs))(*tensors)
-    graph = make_fx(functionalize(graph, remove="mutations"), decomposition.select_decomp_table())(*tensors)
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
-    with tracing(TracingContext(mode)), config.patch(compile_threads=1, size_asserts=False):
-        loops = compile_fx.compile_fx_inner(graph, [mode.from_tensor(t, static_shapes=True) for t in tensors])
-    return lambda *inputs: loops([*inputs])
+def q_values(x: Tensor, weights: list[Tensor], product: Callable) -> Tensor:
+    """Q_1 and Q_2 [2, batch] of x = [obs, action]; `product` is the matrix product in the precision asked for."""
+    w1, b1, w2, b2, w3, b3 = weights
+    h = (x @ w1 + b1).relu()
+    h = (product(h, w2) + b2).relu()
+    return (h * w3).sum(2) + b3
 
 
-def flat_weights(parts: list[tuple[int, tuple[int, ...]]], device: torch.device) -> tuple[torch.Tensor, list]:
-    """One flat tensor for all parts (inputs, shape) of a network, and those, at PyTorch's own random start."""
-    sizes = [math.prod(shape) for _, shape in parts]
-    flat = torch.empty(sum(sizes), device=device)
-    views = [view.view(shape) for view, (_, shape) in zip(flat.split(sizes), parts, strict=True)]
-    for view, (n_in, _) in zip(views, parts, strict=True):
-        view.uniform_(-1, 1).mul_(n_in**-0.5)
-    return flat, views
+def new_weights(shapes: list[tuple[int, tuple[int, ...]]], device: torch.device) -> list[Tensor]:
+    """PyTorch's own random start of affine layers."""
+    return [(torch.empty(shape).uniform_(-1, 1) * n_in**-0.5).to(device) for n_in, shape in shapes]
 
 
-class Adam:
-    """Adam for one flat tensor: PyTorch's fused kernel without an optimizer object's overhead around it."""
-
-    def __init__(self, flat: torch.Tensor, lr: float):
-        self.flat, self.m, self.v = flat, torch.zeros_like(flat), torch.zeros_like(flat)
-        self.t, self.one = flat.new_zeros(()), flat.new_ones(())  # to add a number makes a tensor of it each time
-        self.settings = {"lr": lr, "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-
-    def step(self) -> None:
-        self.t.add_(self.one)
-        lists = [self.flat], [self.flat.grad], [self.m], [self.v], [], [self.t]
-        torch._fused_adam_(*lists, **self.settings, amsgrad=False, maximize=False)
-
-
-class TwinCritic:
-    """CleanRL's Q_1 and Q_2 (two hidden layers of 256, ReLU) side by side, and their target networks."""
-
-    def __init__(self, n_s: int, n_a: int, args: Args, device: torch.device, hidden: int = 256):
-        parts = [(n_s + n_a, (2, 1 + n_s + n_a, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
-        parts += [(hidden, (2, 1, 1)), (hidden, (2, 1, hidden))]  # W1 with its bias in row 0; b2, W2; b3, W3'
-        self.flat, self.weights = flat_weights(parts, device)
-        self.flat.grad, self.grads = flat_weights(parts, device)
-        self.target_flat, self.target_weights = flat_weights(parts, device)
-        self.target_flat.copy_(self.flat)
-        self.h1, self.z2, self.next_z2 = (torch.empty(2, args.batch_size, hidden, device=device) for _ in range(3))
-        # gradients take the place of what is needed no more: the less memory, the more of it stays in the cache
-        self.g2, self.g1, (self.own_active, self.own_g2), self.own_g1 = self.z2, self.next_z2, self.next_z2, self.z2[0]
-        self.g_action, self.by_critic = (torch.empty(args.batch_size, n_a, device=device) for _ in range(2))
-        self.gamma, self.w1_t, self.w2_t = args.gamma, [*self.weights[0][:, -n_a:].mT], [*self.weights[2].mT]
-
-    def forward(self, x: torch.Tensor, weights: list[torch.Tensor], z2: torch.Tensor) -> torch.Tensor:
-        """h1 = relu(x W1) and z2 = h1 W2 + b2 of both critics at once: [2, batch, hidden]."""
-        w1, b2, w2, _, _ = weights
-        torch.bmm(x.expand(2, -1, -1), w1, out=self.h1).relu_()
-        return torch.baddbmm(b2, self.h1, w2, out=z2)
-
-    def head(self, z2: torch.Tensor, b3: torch.Tensor, w3: torch.Tensor) -> torch.Tensor:
-        """q = relu(z2) W3 + b3, [2, batch]"""
-        return (z2.relu() * w3).sum(2) + b3[:, 0]
-
-    def td_gradient(self, z2, b3, w3, next_z2, next_b3, next_w3, log_pi, reward, terminated, alpha, db2, db3, d3):
-        """q and L_i = mean((Q_i - y)^2); in z2's place g2 = dL/dz2 = dL/dq W3' where z2 > 0; dL/db2, dL/db3, dL/dW3.
-
-        y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s')); a truncation bootstraps.
-        """
-        q, next_q = self.head(z2, b3, w3), self.head(next_z2, next_b3, next_w3)
-        y = reward + self.gamma * (1 - terminated) * (next_q.amin(0) - alpha * log_pi)
-        error = q - y
-        g_q = (error * (2 / len(y))).unsqueeze(2)
-        g2 = torch.ops.aten.threshold_backward(g_q * w3, z2, 0)
-        for gradient, terms in ((d3, g_q * z2.relu()), (db3, g_q), (db2, g2)):
-            torch.sum(terms, 1, True, out=gradient)
-        z2.copy_(g2)
-        return q, error.square().mean(1)
-
-    def backward(self, replay: Replay, next_log_pi: torch.Tensor, alpha: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """The gradient of L_1 + L_2: g1 = g2 W2' where h1 > 0, dL/dW2 = h1' g2 and dL/dW1 = x' g1; returns q and L."""
-        (*_, b3, w3), (*_, next_b3, next_w3), (d1, db2, d2, db3, d3) = self.weights, self.target_weights, self.grads
-        next_q = self.forward(replay.next_x, self.target_weights, self.next_z2), next_b3, next_w3
-        q = self.forward(replay.x, self.weights, self.z2), b3, w3
-        batch = next_log_pi, replay.reward, replay.terminated
-        q, losses = self.td_gradient(*q, *next_q, *batch, alpha, db2, db3, d3)
-        torch.bmm(self.h1.mT, self.g2, out=d2)
-        torch.bmm(self.g2, self.weights[2].mT, out=self.g1)
-        torch.ops.aten.threshold_backward.grad_input(self.g1, self.h1, 0, grad_input=self.g1)
-        torch.bmm(replay.x.T.expand(2, -1, -1), self.g1, out=d1)
-        return q, losses
-
-    def smaller_critic(self, z2, b3, w3, h1, active, g2) -> tuple[torch.Tensor, ...]:
-        """q, the states with those first where Q_1 is smaller, and their number; of each state's smaller critic:
-
-        active, whether h1 > 0, as 0 or 1, and g2 = dq/dz2 = W3' where z2 > 0.
-        """
-        q = self.head(z2, b3, w3)
-        second = (q[0] >= q[1]).long()
-        states = second.argsort(stable=True)
-        critic = second[states]
-        rows = states + len(states) * critic
-        own_h1, own_z2 = (h.flatten(0, 1).index_select(0, rows) for h in (h1, z2))
-        active.copy_(own_h1.sign())
-        g2.copy_(own_z2.relu().sign() * w3[:, 0].index_select(0, critic))
-        return q, states, len(states) - second.sum()
-
-    def action_gradient(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """q and d min_i Q_i / da [batch, n_a]: each state goes back through its smaller critic only."""
-        z2 = self.forward(x, self.weights, self.z2)
-        q, states, n_first = self.smaller_critic(z2, *self.weights[3:], self.h1, self.own_active, self.own_g2)
-        sizes = [n_first.item()]
-        sizes.append(len(states) - sizes[0])
-        own_g1 = self.own_g1.split(sizes)
-        for g2, w2, g1 in zip(self.own_g2.split(sizes), self.w2_t, own_g1, strict=True):
-            torch.mm(g2, w2, out=g1)
-        self.own_g1.mul_(self.own_active)
-        for g1, w1, gradient in zip(own_g1, self.w1_t, self.by_critic.split(sizes), strict=True):
-            torch.mm(g1, w1, out=gradient)
-        return q, self.g_action.index_copy_(0, states, self.by_critic)
-
-
-class SquashedGaussian:
-    """What any actor does with its mean and raw log-std: a = scale tanh(mean + std noise) + bias, as in CleanRL."""
-
-    def __init__(self, n_s: int, n_a: int, n_experts: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        self.n_s, self.n_a, self.n_experts = n_s, n_a, n_experts
-        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
-        self.np_scale, self.np_bias = (((space.high + sign * space.low) / 2).astype(np.float32) for sign in (-1, 1))
-        self.scale, self.bias = (torch.tensor(v, device=device).unsqueeze(1) for v in (self.np_scale, self.np_bias))
-        self.row = torch.ones(1 + n_s).numpy()  # [1, obs] of the state to act in
-        self.rng = np.random.default_rng(args.seed)  # to explore
-        self.cpu_noise = torch.empty(n_a + n_experts, args.batch_size)
-        self.all_noise = self.cpu_noise.to(device)  # on the CPU the same memory
-        self.noise, self.router_noise = self.all_noise.split((n_a, n_experts))
-        self.no_noise = torch.zeros_like(self.router_noise)
-
-    def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, Optional[int]]:
-        """The action in one state, the mean or to explore a random one, and the expert that chose it."""
-        self.row[1:] = obs
-        h, expert = self.decide(self.row)
-        x = h[: self.n_a]
-        if explore:
-            log_std = self.log_std_min + self.half_range * (np.tanh(h[self.n_a :]) + 1)
-            x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
-        return self.np_scale * np.tanh(x) + self.np_bias, expert
-
-    def draw_noise(self, update: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """noise ~ N(0, 1) for the router, none outside of the actor's update, and for the actions."""
-        (self.cpu_noise if update else self.cpu_noise[: self.n_a]).normal_()
-        if self.all_noise is not self.cpu_noise:
-            self.all_noise.copy_(self.cpu_noise)
-        return self.router_noise if update else self.no_noise, self.noise
-
-    def squash(self, h: torch.Tensor, noise: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a); h is the mean and the raw log-std."""
-        mean, raw = h.chunk(2)
-        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
-        y = (mean + log_std.exp() * noise).tanh()
-        log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
-        log_pi = log_density - (self.scale * (1 - y.square()) + 1e-6).log()
-        return (self.scale * y + self.bias).T, log_pi.sum(0)
-
-    def loss(self, action: torch.Tensor, log_pi: torch.Tensor, q_gradient: torch.Tensor, alpha: torch.Tensor):
-        """mean(alpha log pi - min_i Q_i) but for a constant, where min_i Q_i is known by its gradient in the action."""
-        return (alpha * log_pi - (q_gradient * action).sum(1)).mean()
-
-
-class Actor(SquashedGaussian):
+class Actor:
     """Affine layers with ReLU between them; the heads are the mean and the raw log-std."""
 
     def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        super().__init__(n_s, n_a, 0, args, space, device)
-        self.size = args.size if args.hidden_sizes is None else "custom"
-        widths = args.hidden_sizes or hidden_sizes(args.size, n_s, n_a, args.n_experts)
-        if min(widths) < 1 or max(widths) > 4096:
-            raise UserError(f"--hidden-sizes {' '.join(map(str, widths))} is out of range; give widths from 1 to 4096")
-        parts = [(n_s, (1 + n_s, widths[0]))]  # with the bias in row 0; then b and W of the other layers
-        for before, after in pairwise(widths):
-            parts += [(before, (1, after)), (before, (before, after))]
-        parts += [(widths[-1], (2 * n_a, 1)), (widths[-1], (2 * n_a, widths[-1]))]
-        self.flat, self.weights = flat_weights(parts, device)
-        self.flat.grad, self.grads = flat_weights(parts, device)
-        self.np_weights = [weight.cpu().numpy() for weight in self.weights]
-        self.h, self.g = ([torch.empty(args.batch_size, width, device=device) for width in widths] for _ in range(2))
-        self.n_active = self.n_total = self.flat.numel()
-        self.loss_names = ()
-        self.name, self.title = f"sac_{self.size.lower()}", f"SAC-{self.size}, {'-'.join(map(str, widths))} hidden"
-        self.about = {"format": "sac-actor", "size": self.size, "hidden_sizes": json.dumps(widths)}
+        self.n_s, self.n_a, self.n_experts = n_s, n_a, 0
+        widths = hidden_sizes(args.size, n_s, n_a, args.n_experts) if args.hidden_sizes is None else args.hidden_sizes
+        if not widths or min(widths) < 1 or max(widths) > 4096:
+            raise UserError(f"--hidden-sizes {' '.join(map(str, widths))} can't be; give one or more widths, 1 to 4096")
+        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
+        self.scale = torch.tensor((space.high - space.low) / 2).float().to(device)
+        self.bias = torch.tensor((space.high + space.low) / 2).float().to(device)
+        # the weights and biases of the hidden layers, then those of the heads: means first, log-stds after them
+        layers = pairwise((n_s, *widths, 2 * n_a))
+        self.weights = new_weights([(n, shape) for n, m in layers for shape in ((m, n), (m,))], device)
+        self.rng = np.random.default_rng(args.seed)  # to explore
+        self.n_active = self.n_total = sum(part.numel() for part in self.weights)
+        size = args.size if args.hidden_sizes is None else "custom"
+        self.name, self.title = f"sac_{size.lower()}", f"SAC-{size}, {'-'.join(map(str, widths))} hidden"
+        self.about = {"format": "sac-actor", "size": size, "hidden_sizes": json.dumps(widths)}
 
-    def forward(self, s: torch.Tensor) -> torch.Tensor:
-        """The heads [2 n_a, batch]: h_1 = relu(s W_1), h_i = relu(h_{i-1} W_i + b_i), and W h' + b."""
-        first, *others, b_heads, w_heads = self.weights
-        torch.mm(s, first, out=self.h[0]).relu_()
-        for i, (b, w) in enumerate(zip(others[::2], others[1::2], strict=True), 1):
-            torch.addmm(b, self.h[i - 1], w, out=self.h[i]).relu_()
-        return torch.addmm(b_heads, w_heads, self.h[-1].T)
+    def policy(self, weights: list[Tensor], obs: Tensor, noise: Tensor) -> tuple:
+        """A random action in each state, its log-probability, and no losses of its own."""
+        *hidden, w_heads, b_heads = weights
+        h = obs
+        for w, b in zip(hidden[::2], hidden[1::2], strict=True):
+            h = (h @ w.T + b).relu()
+        return *self.squash(h @ w_heads.T + b_heads, noise), {}
 
-    def sample(self, s: torch.Tensor, a: torch.Tensor, update: bool = False) -> torch.Tensor:
-        """Random actions in the states s, put into a, and their log-probabilities."""
-        _, noise = self.draw_noise(update)
-        self.s, self.drawn = s, (self.forward(s), noise)
-        (log_pi,) = self.draw(*self.drawn, a)
-        return log_pi
+    def squash(self, heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a), as in CleanRL."""
+        mean, raw = heads.chunk(2, 1)
+        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
+        y = (mean + log_std.exp() * noise).tanh()
+        log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
+        return self.scale * y + self.bias, (log_density - (self.scale * (1 - y.square()) + 1e-6).log()).sum(1)
 
-    def draw(self, h, noise, a) -> tuple[torch.Tensor]:
-        """Put actions into a; returns (log pi(a),)."""
-        action, log_pi = self.squash(h, noise)
-        a.copy_(action)
-        return (log_pi,)
+    def noise(self, n: int, update: bool) -> tuple[Tensor]:
+        """N(0, 1) for the actions in n states."""
+        return (torch.randn(n, self.n_a).to(self.scale.device),)
 
-    def loss_gradient(self, h, noise, q_gradient, alpha) -> tuple[torch.Tensor, ...]:
-        """dL/dh and mean(log pi)."""
-        h = h.detach().requires_grad_()
-        action, log_pi = self.squash(h, noise)
-        (g_h,) = torch.autograd.grad(self.loss(action, log_pi, q_gradient, alpha), h)
-        return g_h, log_pi.detach().mean()
+    def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, None]:
+        """The action in one state, the mean or to explore a random one; there are no experts to name."""
+        *hidden, w_heads, b_heads = (part.cpu().numpy() for part in self.weights)
+        h = obs
+        for w, b in zip(hidden[::2], hidden[1::2], strict=True):
+            h = np.maximum(w @ h + b, 0)
 
-    def backward(self, q_gradient: torch.Tensor, alpha: torch.Tensor) -> list[torch.Tensor]:
-        """g_i = g_{i+1} W' where h_i > 0;  dL/dW = h' g of each layer, and for its bias the sum of g."""
-        g_out, *values = self.loss_gradient(*self.drawn, q_gradient, alpha)
-        (d_first, *d_others, db_heads, d_heads), w_next = self.grads, self.weights[-1]
-        torch.mm(g_out, self.h[-1], out=d_heads)
-        torch.sum(g_out, 1, True, out=db_heads)
-        g_next = g_out.T
-        for i in reversed(range(len(self.h))):
-            torch.mm(g_next, w_next, out=self.g[i])
-            torch.ops.aten.threshold_backward.grad_input(self.g[i], self.h[i], 0, grad_input=self.g[i])
-            if i > 0:
-                torch.mm(self.h[i - 1].T, self.g[i], out=d_others[2 * i - 1])
-                torch.sum(self.g[i], 0, True, out=d_others[2 * i - 2])
-                g_next, w_next = self.g[i], self.weights[2 * i].T
-        torch.mm(self.s.T, self.g[0], out=d_first)
-        return values
+        def head(rows: slice) -> np.ndarray:
+            return w_heads[rows] @ h + b_heads[rows]
 
-    def decide(self, s: np.ndarray) -> tuple[np.ndarray, None]:
-        """The same for one state in NumPy, which is quicker there; there are no experts to name."""
-        weights = [weight.cpu().numpy() for weight in self.weights] if self.flat.is_cuda else self.np_weights
-        first, *others, b_heads, w_heads = weights
-        h = np.maximum(s @ first, 0)
-        for b, w in zip(others[::2], others[1::2], strict=True):
-            h = np.maximum(h @ w + b[0], 0)
-        return w_heads @ h + b_heads[:, 0], None
+        x = head(slice(0, self.n_a))
+        if explore:
+            log_std = self.log_std_min + self.half_range * (np.tanh(head(slice(self.n_a, None))) + 1)
+            x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
+        return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), None
 
-    def layers(self) -> dict[str, torch.Tensor]:
-        """The weights [bias | weight] under the names that actor.safetensors gives them."""
-        first, *others, b_heads, w_heads = self.weights
-        hidden = [first, *(torch.cat(layer) for layer in zip(others[::2], others[1::2], strict=True))]
-        heads = torch.cat((b_heads, w_heads), 1)
-        named = {f"hidden.{i}": layer.T for i, layer in enumerate(hidden)}
-        return {**named, "mean": heads[: self.n_a], "log_std": heads[self.n_a :]}
+    def tensors(self) -> dict[str, Tensor]:
+        """The weights under the names that actor.safetensors gives them."""
+        *hidden, w_heads, b_heads = self.weights
+        named = {f"hidden.{i // 2}.{('weight', 'bias')[i % 2]}": part for i, part in enumerate(hidden)}
+        for name, rows in (("mean", slice(0, self.n_a)), ("log_std", slice(self.n_a, None))):
+            named |= {f"{name}.weight": w_heads[rows], f"{name}.bias": b_heads[rows]}
+        return named
 
 
 def hidden_sizes(size: str, n_s: int, n_a: int, m: int) -> tuple[int, ...]:
@@ -525,112 +291,319 @@ def hidden_sizes(size: str, n_s: int, n_a: int, m: int) -> tuple[int, ...]:
 
 
 class Learner:
-    """SAC's update of the actor, the critics and the entropy coefficient."""
+    """SAC's update of critics, actor and entropy coefficient: three losses, their gradients by autograd, Adam."""
 
     def __init__(self, args: Args, env: gym.Env, device: torch.device):
         (n_s,), (n_a,) = env.observation_space.shape, env.action_space.shape
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
-        self.critic = TwinCritic(n_s, n_a, args, device)
-        self.actor_optimizer = Adam(self.actor.flat, args.policy_lr)
-        self.q_optimizer = Adam(self.critic.flat, args.q_lr)
-        self.alpha_tensor = torch.empty((), device=device)
-        if args.compile and device.type == "cpu":
-            fuse(self.actor.draw, self.actor.loss_gradient, self.critic.td_gradient, self.critic.smaller_critic)
-        self.log_alpha, self.alpha_adam = 0.0 if args.autotune else math.log(args.alpha), (0.0, 0.0, 0)
+        self.product = product_in(args.precision, device)
+        self.critic = new_weights(critic_shapes(n_s + n_a), device)
+        self.target = [part.clone() for part in self.critic]
+        self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
+        self.q_optimizer = new_adam(self.critic, args.q_lr)
+        self.actor_optimizer = new_adam(self.actor.weights, args.policy_lr)
+        self.alpha_optimizer = new_adam([self.log_alpha], args.alpha_lr)
+        self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
+        self.actor_gradient = gradient_of(self.actor_loss)
 
-    @property
-    def alpha(self) -> float:
-        return math.exp(self.log_alpha)
+    def q(self, critic: list[Tensor], obs: Tensor, action: Tensor) -> Tensor:
+        return q_values(torch.cat((obs, action), 1), critic, self.product)
 
-    def update_critics(self, replay: Replay) -> tuple[torch.Tensor, torch.Tensor]:
-        """One step of both critics on a fresh batch; returns their values and losses before it."""
-        replay.sample()
-        next_log_pi = self.actor.sample(replay.next_s, replay.next_a)
-        q, losses = self.critic.backward(replay, next_log_pi, self.alpha_tensor.fill_(self.alpha))
-        self.q_optimizer.step()
-        return q, losses
+    def critic_loss(self, critic: list[Tensor], target, actor, log_alpha, batch: Batch, noise) -> tuple[Tensor, dict]:
+        """sum_i mean((Q_i - y)^2),  y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s'))"""
+        next_action, next_log_pi, _ = self.actor.policy(actor, batch.next_obs, *noise)
+        next_value = self.q(target, batch.next_obs, next_action).amin(0) - log_alpha.exp() * next_log_pi
+        y = batch.reward + self.args.gamma * (1 - batch.terminated) * next_value
+        q = self.q(critic, batch.obs, batch.action)
+        losses, values = (q - y).square().mean(1), q.mean(1)
+        logs = {"qf1_loss": losses[0], "qf2_loss": losses[1], "qf1_values": values[0], "qf2_values": values[1]}
+        return losses.sum(), logs | {"qf_loss": losses.mean()}
 
-    def update_actor(self, replay: Replay) -> tuple[float, torch.Tensor, dict[str, torch.Tensor]]:
-        """One step down mean(alpha log pi - min_i Q_i), plus the actor's own losses, and one of alpha."""
-        self.actor.sample(replay.s, replay.a, update=True)
-        q, q_gradient = self.critic.action_gradient(replay.x)
-        values = self.actor.backward(q_gradient, self.alpha_tensor.fill_(self.alpha))
-        self.actor_optimizer.step()
-        mean_log_pi, own_losses = values[0].item(), dict(zip(self.actor.loss_names, values[1:], strict=True))
-        if self.args.autotune:  # Adam down -alpha (log pi + target entropy) in log alpha; the target is -n_a
-            gradient = -self.alpha * (mean_log_pi - self.n_a)
-            m, v, t = self.alpha_adam
-            m, v, t = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2, t + 1
-            self.log_alpha -= self.args.alpha_lr * (m / (1 - 0.9**t)) / (math.sqrt(v / (1 - 0.999**t)) + 1e-8)
-            self.alpha_adam = m, v, t
-        return mean_log_pi, q, own_losses
+    def actor_loss(self, actor_and_alpha: list[Tensor], critic, batch: Batch, noise) -> tuple[Tensor, dict]:
+        """mean(alpha log pi - min_i Q_i), and alpha's own loss beside it."""
+        *actor, log_alpha = actor_and_alpha
+        action, log_pi, _ = self.actor.policy(actor, batch.obs, *noise)
+        q = self.q(critic, batch.obs, action).amin(0)
+        loss = (log_alpha.exp().detach() * log_pi - q).mean()
+        alpha_loss = self.alpha_loss(log_alpha, log_pi)
+        return loss + alpha_loss, {"actor_loss": loss, "alpha_loss": alpha_loss}
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def alpha_loss(self, log_alpha: Tensor, log_pi: Tensor) -> Tensor:
+        """mean(-alpha (log pi + target entropy)), the target being -n_a"""
+        return (-log_alpha.exp() * (log_pi.detach() - self.n_a)).mean()
+
+    def gradient_of_critics(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+        others = self.target, self.actor.weights, self.log_alpha, batch
+        return self.critic_gradient(self.critic, *others, self.actor.noise(len(batch.obs), update=False))
+
+    def gradient_of_actor(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+        noise = self.actor.noise(len(batch.obs), update=True)
+        return self.actor_gradient([*self.actor.weights, self.log_alpha], self.critic, batch, noise)
+
+    def update_critics(self, batch: Batch) -> dict[str, Tensor]:
+        gradient, logs = self.gradient_of_critics(batch)
+        descend(self.q_optimizer, gradient)
+        return logs
+
+    def update_actor(self, batch: Batch) -> dict[str, Tensor]:
+        """One step of the actor, and one of alpha."""
+        (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
+        descend(self.actor_optimizer, gradient)
+        if self.args.autotune:
+            descend(self.alpha_optimizer, [of_alpha])
+        return logs
+
+    def update_target(self) -> None:
+        for target, part in zip(self.target, self.critic, strict=True):
+            target.lerp_(part, self.args.tau)
+
+    def state(self) -> dict[str, Tensor]:
         """Every tensor that an update depends on, by reference."""
-        tensors = {"critic": self.critic.flat, "target": self.critic.target_flat, "actor": self.actor.flat}
-        for name, adam in (("critic", self.q_optimizer), ("actor", self.actor_optimizer)):
-            tensors |= {f"{name}.m": adam.m, f"{name}.v": adam.v, f"{name}.t": adam.t}
-        return tensors
+        groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
+        for name in ("q_optimizer", "actor_optimizer", "alpha_optimizer"):
+            for moments in getattr(self, name).state.values():
+                groups[name] = [*groups.get(name, []), *moments.values()]
+        return {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
+
+
+def gradient_of(loss: Callable) -> Callable:
+    """The gradient of a loss in its first argument, a list of tensors, and what else the loss returns."""
+
+    def gradient(weights: list[Tensor], *others) -> tuple[list[Tensor], dict[str, Tensor]]:
+        weights = [part.detach().requires_grad_() for part in weights]
+        value, logs = loss(weights, *others)
+        return torch.autograd.grad(value, weights), {name: v.detach() for name, v in logs.items()}
+
+    return gradient
+
+
+def new_adam(weights: list[Tensor], lr: float) -> torch.optim.Adam:
+    """Adam with its state from the start, so that a checkpoint always has the same tensors."""
+    adam = torch.optim.Adam(weights, lr, fused=True)
+    for part in weights:
+        moments = {name: torch.zeros_like(part) for name in ("exp_avg", "exp_avg_sq")}
+        adam.state[part] = {"step": torch.zeros((), device=part.device), **moments}
+    return adam
+
+
+def descend(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
+    for part, of_part in zip(optimizer.param_groups[0]["params"], gradient, strict=True):
+        part.grad = of_part
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def train(args: Args) -> Path:
+    """Train as `args` say; returns the run folder."""
+    check_args(args)
+    torch.set_num_threads(args.num_threads)
+    torch.manual_seed(args.seed)
+    np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
+    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
+    env = make_env(args.env_id)
+    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
+    actor, experts = learner.actor, deque(maxlen=1000)
+    with Run(args, learner, rollout, device) as run:
+        for global_step in range(run.start, args.total_timesteps):
+            obs = rollout.obs
+            if global_step < args.learning_starts:
+                action = (actor.bias + actor.scale * (2 * torch.rand(learner.n_a) - 1).to(device)).cpu().numpy()
+            else:
+                action, expert = actor.act(obs, explore=True)
+                experts.append(expert)
+            next_obs, reward, terminated, truncated = rollout.step(action)
+            run.replay.add(obs, action, next_obs, reward, terminated, rollout.episode)
+            if terminated or truncated:
+                run.end_episode()
+                rollout.reset()
+
+            if global_step > args.learning_starts:
+                run.compile_at_first()
+                batch = run.replay.sample()
+                logs = learner.update_critics(batch)
+                if global_step % args.policy_frequency == 0:
+                    for _ in range(args.policy_frequency):
+                        logs |= learner.update_actor(batch)
+                if global_step % args.target_network_frequency == 0:
+                    learner.update_target()
+                run.end_update(logs)
+            if run.end_step(experts):
+                break
+        run.finish()
+    return run.folder
+
+
+# Nothing below is about learning: precision and compiler, the environment's state, the run folder, the command line.
+
+RUN_FORMAT = "sac-run"
+NEXT_COMMAND = "python scripts/evaluate.py"
+FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
+INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
+REPLAYED = 10  # steps that a resumed run takes again, to see that they come out the same
+VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
+STOP: list[int] = []  # the signals that asked this process to leave
+
+
+def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
+    """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
+    if precision == "float32":
+        return torch.matmul
+    # a processor without instructions for bfloat16 takes four times as long for it as for float32
+    kind = torch.bfloat16 if has_bfloat16(device) else torch.float32
+    return lambda a, b: (a.bfloat16().to(kind) @ b.bfloat16().to(kind)).bfloat16().to(a.dtype)
+
+
+def has_bfloat16(device: torch.device) -> bool:
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported()
+    return any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+
+
+def compile_updates(learner: Learner, replay: Replay) -> bool:
+    """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
+    kept, start = use_private_cache(), time.time()
+    say("compiling the two updates ...")
+    of_losses = [torch.func.grad(loss, has_aux=True) for loss in (learner.critic_loss, learner.actor_loss)]
+    compiled = [torch.compile(f, fullgraph=True, dynamic=False, isolate_recompiles=True) for f in of_losses]
+    before = torch.get_rng_state(), learner.critic_gradient, learner.actor_gradient
+    learner.critic_gradient, learner.actor_gradient = compiled
+    try:
+        batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
+        learner.gradient_of_critics(batch)
+        learner.gradient_of_actor(batch)
+    except Exception as error:  # above all: no C++ compiler
+        _, learner.critic_gradient, learner.actor_gradient = before
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
+        return False
+    finally:
+        torch.set_rng_state(before[0])
+    say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
+    return True
+
+
+def use_private_cache() -> bool:
+    """Point the compiler to a cache of this user's own: it reads pickles there, and those in /tmp may be anybody's."""
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        about = folder.lstat()
+        if about.st_uid != os.getuid() or about.st_mode & 0o077 or not os.access(folder, os.W_OK):
+            raise PermissionError(f"{folder} is not this user's alone")
+        kept = True
+    except (OSError, RuntimeError) as error:
+        say(f"no private cache for compiled code ({error}): it is compiled for this run only")
+        folder, kept = Path(tempfile.mkdtemp(prefix="smose")), False
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
+    return kept
+
+
+def say(text: str) -> None:
+    """Print a line now; if nobody reads any more (`| head -1`), ask for a checkpoint and an end."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        STOP.append(signal.SIGPIPE)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_table(path: Path, n_rows: int, n_columns: int, n_used: int) -> np.memmap:
+    """The replay's file, new or as a killed run left it."""
+    try:
+        if not path.exists():
+            np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, n_columns))
+        np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
+        table = np.load(path, mmap_mode="r+").reshape(n_rows, n_columns)
+    except (ValueError, EOFError) as error:
+        raise UserError(f"{path} is damaged ({error}); start a new run") from None
+    with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
+        os.posix_fallocate(file.fileno(), table.offset, 4 * n_columns * min(n_rows, n_used))
+    return table
 
 
 class Rollout:
     """The environment in use, and what it takes to bring it back to this very step."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.action = env, 0, np.zeros(env.action_space.shape, env.action_space.dtype)
-        env.reset(seed=seed)
+        self.env, self.episode, self.before = env, 0, deque(maxlen=REPLAYED)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
-        self.before = np.zeros(mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0)
+        self.call(env.reset, seed=seed)
         self.reset()
+
+    def call(self, function: Callable, *values, **settings) -> tuple:
+        """What the environment answers, its observation first, as float32; or one line about what is wrong."""
+        try:
+            obs, *others = function(*values, **settings)
+            obs = np.asarray(obs, np.float32)
+        except Exception as error:
+            raise UserError(f"the environment failed in {function.__name__}: {error!r}") from error
+        if obs.shape != self.env.observation_space.shape or not np.isfinite(obs).all():
+            raise UserError(f"the environment gave the observation {obs.tolist()} in {function.__name__}")
+        return obs, *others
 
     def reset(self) -> None:
         self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
-        self.obs = np.asarray(self.env.reset()[0], np.float32)
+        self.obs, _ = self.call(self.env.reset)
+        self.before.clear()  # the simulator's states before the last steps of this episode
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
-    def step(self, action: np.ndarray, remember: bool = True) -> tuple[float, bool, bool]:
-        if self.simulator and remember:
-            mujoco.mj_getState(*self.simulator, self.before, INTEGRATION)
-        self.action = action.astype(self.env.action_space.dtype)
-        obs, reward, terminated, truncated, _ = self.env.step(self.action)
-        self.obs = np.asarray(obs, np.float32)
-        self.episode_return, self.episode_length = self.episode_return + float(reward), self.episode_length + 1
-        return float(reward), bool(terminated), bool(truncated)
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
+        if self.simulator:
+            self.before.append(np.zeros(mujoco.mj_stateSize(self.simulator[0], INTEGRATION)))
+            mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
+        answer = self.call(self.env.step, action.astype(self.env.action_space.dtype))
+        self.obs, reward, terminated, truncated = answer[0], float(answer[1]), bool(answer[2]), bool(answer[3])
+        if not math.isfinite(reward):
+            raise UserError(f"the environment gave the reward {reward}")
+        self.episode_return, self.episode_length = self.episode_return + reward, self.episode_length + 1
+        return self.obs, reward, terminated, truncated
 
-    def state(self) -> tuple[dict[str, torch.Tensor], dict]:
-        arrays = {"env.obs": self.obs, "env.action": self.action, "env.before": self.before}
+    def state(self) -> tuple[dict[str, Tensor], dict]:
+        tensors = {"env.obs": torch.from_numpy(self.obs), "env.before": torch.tensor(np.array([*self.before]))}
         values = {name: getattr(self, name) for name in ("episode", "episode_return", "episode_length", "rng_at_reset")}
-        values["rng"] = self.env.unwrapped.np_random.bit_generator.state
-        return {name: torch.from_numpy(array) for name, array in arrays.items()}, values
+        return tensors, values | {"rng": self.env.unwrapped.np_random.bit_generator.state}
 
-    def restore(self, tensors: dict[str, torch.Tensor], values: dict) -> bool:
-        """Back to a saved step, or False and a new episode where the environment can't be brought back.
+    def restore(self, tensors: dict[str, Tensor], values: dict, last_steps: Batch) -> Optional[str]:
+        """Back to a saved step; returns what is wrong with that, if anything.
 
-        The episode is reset as it was then, and its last step taken again from the state before it: that also brings
-        back what a step leaves behind (Reacher-v4's reward reads old body positions).
+        The episode is reset as it was then, and its last steps taken again from the simulator's state before them. That
+        brings back what a step leaves behind (Reacher-v4's reward reads old body positions: from the second step on it
+        is the same), and shows whether the environment has state of its own that MuJoCo does not know.
         """
-        generator = self.env.unwrapped.np_random.bit_generator
+        generator, steps, same = self.env.unwrapped.np_random.bit_generator, len(tensors["env.before"]), True
         generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
         self.reset()
-        self.episode = values["episode"] + (not self.simulator)
-        if self.simulator and values["episode_length"]:
-            mujoco.mj_setState(*self.simulator, tensors["env.before"].numpy(), INTEGRATION)
-            self.step(tensors["env.action"].numpy())
-            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"], force=False)
-            generator.state = values["rng"]
-            self.episode_return, self.episode_length = values["episode_return"], values["episode_length"]
-        return np.array_equal(self.obs, tensors["env.obs"].numpy())
+        if self.simulator and steps:
+            mujoco.mj_setState(*self.simulator, tensors["env.before"][0].numpy(), INTEGRATION)
+            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"] - steps, force=False)
+            for i in range(steps):
+                next_obs, reward, terminated, _ = self.step(last_steps.action[i].cpu().numpy())
+                now, then = (np.float32(reward), terminated), (last_steps.reward[i], last_steps.terminated[i])
+                same &= np.array_equal(next_obs, last_steps.next_obs[i].cpu().numpy()) and (i == 0 or now == then)
+        if self.simulator:
+            generator.state, self.episode_return = values["rng"], values["episode_return"]
+            self.episode, self.episode_length = values["episode"], values["episode_length"]
+            same = same and np.array_equal(self.obs, tensors["env.obs"].numpy())
+            return None if same else "it has state of its own beside MuJoCo's: its last steps now come out differently"
+        self.episode = values["episode"] + 1
+        return "its state can't be saved: a new episode starts"
 
 
-def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optional[Path] = None) -> Optional[dict]:
+def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Optional[Path] = None) -> Optional[dict]:
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
-    env = make_env(args.env_id, "rgb_array" if video else None)
-    returns, choices, frames = [], [], []
+    env = make_env(args.env_id, **(camera(args.env_id) if video else {}))
+    limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
+    rollout, returns, choices, ended, frames = Rollout(env, first_seed), [], [], [], []
     for episode in range(episodes):
-        (obs, _), total, experts, done = env.reset(seed=EVAL_SEED + episode), 0.0, [], False
+        obs, _ = rollout.call(env.reset, seed=first_seed + episode)
+        total, experts, done = 0.0, [], False
         while not done:
+            if STOP:
+                return None
             if video and episode == 0:
                 try:
                     frames.append(env.render())
@@ -638,24 +611,33 @@ def evaluate(args: Args, actor: Actor, episodes: int, stop: list, video: Optiona
                     print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
                     args.capture_video, video = False, None
             action, expert = actor.act(obs)
-            obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            total, done = total + float(reward), terminated or truncated
+            obs, reward, terminated, truncated = rollout.step(action)
+            total, done = total + reward, terminated or truncated or len(experts) + 1 == limit
             experts.append(expert)
-        if stop:
-            return None
+        if len(experts) == limit:
+            say(f"{args.env_id} sets no limit to its episodes: one was cut after {limit:,} steps")
         returns.append(total)
         choices.append(experts)
+        ended.append(terminated)
     if frames:
         video.parent.mkdir(exist_ok=True)
         imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
     env.close()
     lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
+    result["ended_early"] = float(np.mean(ended))
     if actor.n_experts:
         usage = np.bincount(sum(choices, []), minlength=actor.n_experts) / sum(lengths)
         switches = sum(before != after for experts in choices for before, after in pairwise(experts))
         result |= {"expert_usage": usage.tolist(), "switches_per_100_steps": 100 * switches / sum(lengths)}
     return result
+
+
+def camera(env_id: str) -> dict[str, str]:
+    """How to film: with the camera that follows the robot, where the model has one."""
+    model = getattr(make_env(env_id).unwrapped, "model", None)
+    follows = isinstance(model, mujoco.MjModel) and mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
+    return {"render_mode": "rgb_array"} | ({"camera_name": "track"} if follows else {})
 
 
 @contextlib.contextmanager
@@ -672,208 +654,248 @@ def whole(path: Path):
         part.unlink(missing_ok=True)
 
 
-def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
-    tensors = {"action_scale": actor.scale[:, 0], "action_bias": actor.bias[:, 0]}
-    for name, layer in actor.layers().items():
-        tensors |= {f"{name}.weight": layer[..., 1:], f"{name}.bias": layer[..., 0]}
-    about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "args": json.dumps(asdict(args))}
+def write_json(path: Path, content: dict) -> None:
     with whole(path) as part:
-        tensors = {name: tensor.cpu().float().contiguous() for name, tensor in tensors.items()}
-        save_file(tensors, part, actor.about | about | {"versions": json.dumps(VERSIONS)})
+        part.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def save_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
-    """All that --resume needs besides the replay file, in one safetensors file."""
-    tensors, env_values = rollout.state()
-    tensors |= learner.state() | {"rng": torch.get_rng_state()}
-    if not (tensors["actor"].isfinite().all() and tensors["critic"].isfinite().all()):
-        raise UserError(f"weights are not finite at step {progress['global_step']}; the last checkpoint stays in {run}")
-    values = progress | {"log_alpha": learner.log_alpha, "alpha_adam": learner.alpha_adam, "env": env_values}
-    values["explore_rng"] = learner.actor.rng.bit_generator.state
-    replay.file.flush()
-    with whole(run / "checkpoint.safetensors") as part:
-        save_file(tensors, part, {"global_step": str(progress["global_step"]), "state": json.dumps(values)})
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+    with whole(path) as part:
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
 
 
-def load_checkpoint(run: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
-    """Put everything back as it was; returns the loop's own progress."""
-    try:
-        with safe_open(run / "checkpoint.safetensors", "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-            values = json.loads(file.metadata()["state"])
-        for name, tensor in learner.state().items():
-            tensor.copy_(tensors[name])
-        learner.log_alpha, learner.alpha_adam = values["log_alpha"], values["alpha_adam"]
-        learner.actor.rng.bit_generator.state = values["explore_rng"]
-        replay.count = values["global_step"]
-        if not rollout.restore(tensors, values["env"]):
-            print("this environment's state can't be restored: a new episode starts, so results may differ", flush=True)
-        torch.set_rng_state(tensors["rng"])
-        return {name: values[name] for name in ("global_step", "best")}
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
-        what = f"{run}/checkpoint.safetensors is damaged or of another version"
-        raise UserError(f"{what} ({error}); start a new run") from error
+def checksum(tensors: dict[str, Tensor], state: str) -> str:
+    content = hashlib.sha256(state.encode())
+    for name, tensor in sorted(tensors.items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return content.hexdigest()
 
 
-def open_run(args: Args, actor: Actor, device: torch.device):
-    """The run folder, new or resumed, its lock (one trainer at a time) and its replay."""
-    name = re.sub("[/:]", "-", f"{args.env_id}__{args.exp_name}__{args.seed}")
-    run = Path(args.resume or f"runs/{name}__{int(time.time())}")
-    while not args.resume and run.exists():  # two runs of one name within a second
-        run = Path(f"runs/{name}__{int(time.time())}")
-    run.mkdir(parents=True, exist_ok=True)
-    lock = open(run / ".lock", "w")
+class Run:
+    """The run folder and what is written there: lock, replay, checkpoints, evaluations, TensorBoard, progress."""
+
+    def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
+        args.exp_name = args.exp_name or learner.actor.name
+        self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
+        self.progress = {"global_step": 0, "best": -math.inf, "evaluated": 0, "hours": 0.0, "compiled": None}
+        self.folder, self.lock = open_folder(args)
+        resumed = (self.folder / "checkpoint.safetensors").exists()
+        try:
+            if resumed and not (self.folder / "replay.npy").exists():
+                raise UserError(f"{self.folder}/replay.npy is gone (--no-keep-replay removes it); start a new run")
+            self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
+            if resumed:
+                self.load_checkpoint()
+        except BaseException:
+            if not args.resume:
+                shutil.rmtree(self.folder)
+            raise
+        self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
+        self.ready, self.latest = False, math.nan
+        if self.start > args.total_timesteps:
+            raise UserError(f"{self.folder} has {self.start} steps already; give --total-timesteps above that")
+        self.marks = deque(maxlen=11)  # of the last 10,000 steps of learning, for the rate
+        self.write_config()
+        size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
+        say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
+        if args.precision == "bfloat16" and not has_bfloat16(device):
+            say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
+        if args.track:
+            import wandb
+
+            who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
+            wandb.init(**who, config=asdict(args), dir=str(self.folder), sync_tensorboard=True)
+        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if resumed else None)
+        rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
+        self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
+        if self.actor.n_experts:
+            tags = [f"experts/usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
+            self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}})
+
+    def __enter__(self) -> "Run":
+        asked_to_leave = (signal.SIGINT, signal.SIGTERM)
+        self.handlers = {n: signal.signal(n, lambda number, _: STOP.append(number)) for n in asked_to_leave}
+        self.evaluate_if_due()  # if a signal came during the last one
+        return self
+
+    def __exit__(self, _, error, __) -> None:
+        for number, handler in self.handlers.items():
+            signal.signal(number, handler)
+        with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
+            self.writer.close()
+        if isinstance(error, UserError):
+            where = f"in step {self.progress['global_step'] + 1}; the last checkpoint stays in {self.folder}"
+            raise UserError(f"{error} {where}") from error
+
+    def numbers(self) -> dict[str, int]:
+        """N_act and N_tot, and how many numbers of the deployed policy are not zero: what there is to read."""
+        deployed = [tensor for name, tensor in self.actor.tensors().items() if "log_std" not in name]
+        n_read = sum(int(tensor.count_nonzero()) for tensor in deployed)
+        return {"n_active": self.actor.n_active, "n_total": self.actor.n_total, "n_read": n_read}
+
+    def write_config(self) -> None:
+        ends = np.cumsum([0, *self.replay.widths.values()]).tolist()
+        config = {"format": RUN_FORMAT, "env_id": self.args.env_id, "obs_size": self.learner.n_s}
+        config |= {"action_size": self.learner.n_a, **self.numbers(), "args": asdict(self.args) | {"resume": None}}
+        config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["hours"], 3)}
+        config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
+        write_json(self.folder / "config.json", config | {"versions": VERSIONS})
+
+    def save_actor(self, name: str) -> None:
+        about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
+        about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
+        tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
+        save_tensors(self.folder / name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
+
+    def compile_at_first(self) -> None:
+        """What was used before is used again, if it can be: other rounding would end in other weights."""
+        if self.ready:
+            return
+        before, self.ready = self.progress["compiled"], True
+        wanted = self.args.compile and before is not False
+        self.progress["compiled"] = wanted and compile_updates(self.learner, self.replay)
+        if before and not self.progress["compiled"]:
+            say("it was compiled until here: the weights will differ from those of an uninterrupted run")
+        self.write_config()
+
+    def log(self, **values: float) -> None:
+        for name, value in values.items():
+            self.writer.add_scalar(name.replace("__", "/"), float(value), self.progress["global_step"] + 1)
+
+    def end_episode(self) -> None:
+        self.latest = self.rollout.episode_return
+        self.log(charts__episodic_return=self.latest, charts__episodic_length=self.rollout.episode_length)
+
+    def end_update(self, logs: dict[str, Tensor]) -> None:
+        if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
+            raise UserError(f"losses became { ({name: float(value) for name, value in logs.items()}) }")
+        if self.progress["global_step"] % 100 == 0:
+            logs = logs | {"alpha": self.learner.log_alpha.exp()}
+            self.log(**{f"losses/{name}": value for name, value in logs.items()})
+
+    def end_step(self, experts: deque) -> bool:
+        """Whatever is due after a step; whether to leave."""
+        self.progress["global_step"] += 1
+        step, leave = self.progress["global_step"], bool(STOP)
+        if not leave:
+            self.evaluate_if_due()
+        if leave or STOP or step % self.args.checkpoint_every == 0 or step == self.args.total_timesteps:
+            self.save_checkpoint()
+        if step % 1000 == 0:
+            self.show_progress([experts.count(m) / max(1, len(experts)) for m in range(self.actor.n_experts)])
+        return leave or bool(STOP)
+
+    def evaluate_if_due(self) -> None:
+        """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
+        args, step, path = self.args, self.progress["global_step"], self.folder / "evaluations.csv"
+        if step == self.progress["evaluated"] or step % args.eval_every and step != args.total_timesteps:
+            return
+        video = self.folder / f"videos/{step}.mp4" if args.capture_video else None
+        result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED, video)
+        if result is None:
+            return
+        lengths, shares = result["lengths"], result.get("expert_usage", [])
+        row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
+        header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
+        earlier = [line for line in csv.reader(path.open()) if line][1:] if path.exists() else []
+        with whole(path) as part, part.open("w", newline="") as file:
+            csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
+            csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
+        self.writer.add_scalar("eval/episodic_return", result["mean"], step)
+        self.progress["evaluated"] = step
+        self.save_actor("actor.safetensors")
+        if result["mean"] > self.progress["best"]:
+            self.progress["best"] = result["mean"]
+            self.save_actor("actor_best.safetensors")
+        say(f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {len(lengths)} episodes")
+
+    def show_progress(self, shares: list[float]) -> None:
+        """The rate and the experts for TensorBoard, and a line every 10,000 steps."""
+        step, total, said = self.progress["global_step"], self.args.total_timesteps, "warm-up"
+        if step > self.args.learning_starts:
+            self.marks.append((step, time.time()))
+            said = f"return {self.latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
+            self.log(**{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)})
+        if len(self.marks) > 1:
+            rate = (step - self.marks[0][0]) / (self.marks[-1][1] - self.marks[0][1])
+            self.log(charts__SPS=rate)
+            said = f"{rate:.0f} steps/s  {timedelta(seconds=round((total - step) / rate))} left  {said}"
+        if step % 10_000 == 0:
+            say(f"step {step:,}/{total:,}  {said}")
+
+    def finish(self) -> None:
+        """The final evaluation, or after a signal the command that goes on from here."""
+        args = self.args
+        result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
+        if result is None:
+            again = shlex.join(["python", sys.argv[0], "--resume", str(self.folder)])
+            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
+            sys.exit(128 + STOP[0])
+        about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
+        about |= {"episodes": args.final_eval_episodes, **self.numbers()}
+        write_json(self.folder / "evaluation.json", about | result)
+        self.write_config()
+        settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
+        self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
+        if not args.keep_replay:
+            (self.folder / "replay.npy").unlink()
+        say(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; {self.folder}")
+        say(f"next: {NEXT_COMMAND} {shlex.quote(str(self.folder))}")
+
+    def save_checkpoint(self) -> None:
+        """All that --resume needs besides the replay file, in one safetensors file."""
+        self.progress["hours"] = self.earlier_hours + time.process_time() / 3600  # of this core, whoever else had it
+        tensors, env = self.rollout.state()
+        tensors |= self.learner.state() | {"rng": torch.get_rng_state()}
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise UserError("weights became infinite")
+        explore = self.actor.rng.bit_generator.state
+        state = json.dumps({"progress": self.progress, "env": env, "explore": explore})
+        about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
+        self.replay.file.flush()
+        save_tensors(self.folder / "checkpoint.safetensors", tensors, about)
+
+    def load_checkpoint(self) -> None:
+        """Put everything back as it was."""
+        path = self.folder / "checkpoint.safetensors"
+        try:
+            with safe_open(path, "pt") as file:
+                tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+            values = json.loads(about["state"])
+            if checksum(tensors, about["state"]) != about["sha256"]:
+                raise ValueError("its checksum differs")
+            for name, tensor in self.learner.state().items():
+                tensor.copy_(tensors[name])
+            self.actor.rng.bit_generator.state = values["explore"]
+            self.progress = values["progress"]
+            self.replay.count = self.progress["global_step"]
+            last_steps = torch.arange(self.replay.count - len(tensors["env.before"]), self.replay.count)
+            wrong = self.rollout.restore(tensors, values["env"], self.replay.batch(last_steps))
+            if wrong:
+                say(f"the environment does not come back as it was, so results may differ: {wrong}")
+            torch.set_rng_state(tensors["rng"])
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise UserError(f"{path} is damaged or of another version ({error}); start a new run") from error
+
+
+def open_folder(args: Args) -> tuple[Path, io.IOBase]:
+    """The run folder, new (with a config.json from the start) or resumed, and its lock: one trainer at a time."""
+    folder = Path(args.resume or "")
+    if not args.resume:
+        name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
+        Path("runs").mkdir(exist_ok=True)
+        new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
+        new.chmod(0o755)
+        write_json(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
+        while folder == Path() or folder.exists():  # two runs of one name within a second
+            folder = Path(f"runs/{name}__{int(time.time())}")
+        new.rename(folder)
+    lock = open(folder / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        fresh = not (run / "checkpoint.safetensors").exists()
-        return run, lock, Replay(run / "replay.npy", actor.n_s, actor.n_a, args, device, fresh)
     except BlockingIOError:
-        raise UserError(f"{run} is being trained by another process; wait for it or stop it") from None
-    except BaseException:
-        if not args.resume:
-            shutil.rmtree(run)
-        raise
-
-
-def record_evaluation(args: Args, run: Path, actor: Actor, writer: SummaryWriter, progress: dict) -> None:
-    """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
-    step, path = progress["global_step"], run / "evaluations.csv"
-    result = evaluate(args, actor, args.eval_episodes, [], run / f"videos/{step}.mp4" if args.capture_video else None)
-    lengths, shares = result["lengths"], result.get("expert_usage", [])
-    row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
-    header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
-    earlier = list(csv.reader(path.open()))[1:] if path.exists() else []
-    with whole(path) as part, part.open("w", newline="") as file:
-        csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
-        csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
-    writer.add_scalar("eval/episodic_return", result["mean"], step)
-    save_actor(run / "actor.safetensors", actor, args, step)
-    if result["mean"] > progress["best"]:
-        progress["best"] = result["mean"]
-        save_actor(run / "actor_best.safetensors", actor, args, step)
-
-
-def show_progress(bar: tqdm, writer: SummaryWriter, step: int, marks: deque, latest: float, shares: list) -> None:
-    """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
-    marks.append((step, time.time()))
-    rate = (step - marks[0][0]) / (marks[-1][1] - marks[0][1])
-    for name, value in {
-        "charts/SPS": rate,
-        **{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)},
-    }.items():
-        writer.add_scalar(name, value, step)
-    said = f"return {latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
-    bar.set_postfix_str(said, refresh=False)
-    bar.update(step - bar.n)
-    if bar.disable and step % 10_000 == 0:
-        left = tqdm.format_interval((bar.total - step) / rate)
-        print(f"step {step:,}/{bar.total:,}  {rate:.0f} steps/s  {left} left  {said}", flush=True)
-
-
-def train(args: Args) -> Path:
-    """Train as `args` say; returns the run folder."""
-    check_args(args)
-    torch.set_num_threads(args.num_threads)
-    torch.manual_seed(args.seed)
-    np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
-    device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
-    env = make_env(args.env_id)
-    rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
-    actor, n_a = learner.actor, learner.n_a
-    args.exp_name = args.exp_name or actor.name
-    run, lock, replay = open_run(args, actor, device)
-    progress, latest, experts = {"global_step": 0, "best": -math.inf}, math.nan, deque(maxlen=1000)
-    if (run / "checkpoint.safetensors").exists():
-        progress = load_checkpoint(run, learner, rollout, replay)
-    start = progress["global_step"]
-    if start > args.total_timesteps:
-        raise UserError(f"{run} has {start} steps already; give --total-timesteps above that to train on")
-    if start < args.total_timesteps:
-        (run / "evaluation.json").unlink(missing_ok=True)  # it marks a finished run
-    config = {"format": RUN_FORMAT, "env_id": args.env_id, "obs_size": actor.n_s, "action_size": n_a}
-    config |= {"n_active": actor.n_active, "n_total": actor.n_total, "args": asdict(args) | {"resume": None}}
-    with whole(run / "config.json") as part:
-        part.write_text(json.dumps(config | {"replay_columns": replay.columns, "versions": VERSIONS}, indent=2) + "\n")
-    size = f"{actor.n_s} observations, {n_a} actions; {actor.title}, N_act {actor.n_active} (N_tot {actor.n_total})"
-    print(f"{args.env_id}: {size}; {run}", flush=True)
-    if args.track:
-        import wandb
-
-        who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": run.name}
-        wandb.init(**who, config=asdict(args), dir=str(run), sync_tensorboard=True)
-    writer = SummaryWriter(str(run), purge_step=start + 1 if args.resume else None)
-    bar = tqdm(initial=start, total=args.total_timesteps, file=sys.stdout, disable=not sys.stdout.isatty())
-    marks = deque([(start, time.time())], maxlen=11)  # of the last 10,000 steps, for the rate
-    stop: list[int] = []  # the signals that asked us to leave
-    handlers = {n: signal.signal(n, lambda number, _: stop.append(number)) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        for global_step in range(start, args.total_timesteps):
-            step, obs, losses = global_step + 1, rollout.obs, []
-            leave = bool(stop)
-            checkpoint = leave or step % args.checkpoint_every == 0 or step == args.total_timesteps
-            if global_step < args.learning_starts:
-                action = actor.np_bias + actor.np_scale * (2 * torch.rand(n_a).numpy() - 1)
-            else:
-                action, expert = actor.act(obs, explore=True)
-                experts.append(expert)
-            reward, terminated, truncated = rollout.step(action, remember=checkpoint)
-            row = np.concatenate((obs, action, rollout.obs, (reward, terminated, rollout.episode)))
-            if not np.isfinite(row).all():
-                seen = f"reward {reward}, observations {obs.tolist()} and then {rollout.obs.tolist()}"
-                raise UserError(f"{args.env_id} gave {seen} in step {step}; the last checkpoint stays in {run}")
-            replay.add(row)
-            if terminated or truncated:
-                latest = rollout.episode_return
-                writer.add_scalar("charts/episodic_return", latest, step)
-                writer.add_scalar("charts/episodic_length", rollout.episode_length, step)
-                rollout.reset()
-
-            if global_step > args.learning_starts:
-                q, q_losses = learner.update_critics(replay)
-                losses += q_losses.tolist()
-                if global_step % args.policy_frequency == 0:
-                    for _ in range(args.policy_frequency):
-                        log_pi, q_pi, own_losses = learner.update_actor(replay)
-                        losses.append(log_pi)
-                    if global_step % 100 == 0:
-                        values = {"qf1_loss": q_losses[0], "qf2_loss": q_losses[1], "qf_loss": q_losses.mean()}
-                        values |= {"qf1_values": q[0].mean(), "qf2_values": q[1].mean(), "alpha": learner.alpha}
-                        values |= {"actor_loss": learner.alpha * log_pi - q_pi.amin(0).mean(), **own_losses}
-                        values["alpha_loss"] = -learner.alpha * (log_pi - n_a)
-                        for name, value in values.items():
-                            writer.add_scalar(f"losses/{name}", float(value), step)
-                if global_step % args.target_network_frequency == 0:
-                    learner.critic.target_flat.lerp_(learner.critic.flat, args.tau)
-                if not math.isfinite(sum(losses)):
-                    raise UserError(f"losses are {losses} in step {step}; the last checkpoint stays in {run}")
-
-            progress["global_step"] = step
-            if step % args.eval_every == 0 or step == args.total_timesteps:
-                record_evaluation(args, run, actor, writer, progress)
-            if checkpoint:
-                save_checkpoint(run, learner, rollout, replay, progress)
-            if step % 1000 == 0:
-                shares = [experts.count(m) / max(1, len(experts)) for m in range(actor.n_experts)]
-                show_progress(bar, writer, step, marks, latest, shares)
-            if leave:
-                break
-        result = None if stop else evaluate(args, actor, args.final_eval_episodes, stop)
-    finally:
-        bar.close()
-        writer.close()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-    if stop:
-        again = shlex.join(["python", sys.argv[0], "--resume", str(run)])
-        print(f"stopped at step {progress['global_step']}; go on with: {again}", flush=True)
-        sys.exit(128 + stop[0])
-    about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": EVAL_SEED}
-    with whole(run / "evaluation.json") as part:
-        part.write_text(json.dumps(about | {"episodes": args.final_eval_episodes} | result, indent=2) + "\n")
-    if not args.keep_replay:
-        (run / "replay.npy").unlink()
-    print(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {run}")
-    return run
+        raise UserError(f"{folder} is being trained by another process; wait for it or stop it") from None
+    return folder, lock
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
@@ -904,6 +926,7 @@ def resumed_args(folder: str) -> Args:
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
+    check_args(saved)
     if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
         raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)
@@ -918,16 +941,16 @@ def main() -> None:
     try:
         args = parse_args()
         train(args if args.resume is None else resumed_args(args.resume))
+        return
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        told = str(error)
     except (SafetensorError, OSError) as error:
         reason = f"{error.strerror}: {error.filename or 'runs'}" if isinstance(error, OSError) else error
-        hint = "free some space or start where you may write; a run's last checkpoint stays, for --resume"
-        print(f"error: cannot write ({reason}); {hint}", file=sys.stderr)
-        sys.exit(2)
+        told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
     except KeyboardInterrupt:
         sys.exit(130)
+    print(f"error: {' '.join(told.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

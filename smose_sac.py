@@ -36,6 +36,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -51,10 +52,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
 
 FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
+PRUNING_BEGINS, PRUNING_ENDS = 0.2, 0.8  # of training, with --keep and --router-inputs
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
 
 
@@ -75,109 +76,72 @@ Count = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(**as_count)]  
 
 @dataclass
 class Args:
-    env_id: str = "Hopper-v4"
-    """any Gymnasium environment with a flat Box observation and a bounded Box action"""
-    seed: Count = 0
-    """seed of the experiment"""
-    total_timesteps: Count = 1_000_000
-    """total steps in the environment, warm-up included"""
-    exp_name: Optional[str] = None
-    """the name of this experiment, part of the run folder's name; smose_sac by default"""
-    resume: Optional[str] = None
-    """run folder to continue from its last checkpoint (all other settings are taken from there)"""
-    eval_every: Count = 25_000
-    """steps between two evaluations of the deterministic policy"""
-    eval_episodes: Count = 10
-    """episodes of such an evaluation"""
-    final_eval_episodes: Count = 100
-    """episodes of the evaluation at the end"""
-    checkpoint_every: Count = 50_000
-    """steps between two checkpoints for --resume"""
-    keep_replay: bool = True
-    """leave the replay file in the run folder at the end (distill_trees.py reads it)"""
-    capture_video: bool = False
-    """save an mp4 of one episode of every evaluation"""
-    track: bool = False
-    """track the run with Weights and Biases"""
-    wandb_project_name: str = "smose"
-    """the wandb project's name"""
-    wandb_entity: Optional[str] = None
-    """the entity (team) of the wandb project"""
-    cuda: bool = True
-    """use CUDA where it is available"""
-    num_threads: Count = 1
-    """threads of PyTorch; 1 is best for sweeps"""
-    compile: bool = True
-    """compile the two updates with torch.compile, which needs g++ and python3-dev"""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """of the critics' hidden products; bfloat16 is faster where the CPU or GPU has instructions for it"""
+    env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
+    seed: Count = 0  # seed of the experiment
+    total_timesteps: Count = 1_000_000  # total steps in the environment, warm-up included
+    exp_name: Optional[str] = None  # name of this experiment, part of the run folder's name; smose_sac by default
+    resume: Optional[str] = None  # run folder to continue from its last checkpoint, with its own settings
+    eval_every: Count = 25_000  # steps between two evaluations of the deterministic policy
+    eval_episodes: Count = 10  # episodes of such an evaluation
+    final_eval_episodes: Count = 100  # episodes of the evaluation at the end
+    checkpoint_every: Count = 50_000  # steps between two checkpoints for --resume
+    keep_replay: bool = True  # leave the replay file in the run folder at the end (distill_trees.py reads it)
+    capture_video: bool = False  # save an mp4 of one episode of every evaluation
+    track: bool = False  # track the run with Weights and Biases
+    wandb_project_name: str = "smose"  # the wandb project's name
+    wandb_entity: Optional[str] = None  # the entity (team) of the wandb project
+    cuda: bool = True  # use CUDA where it is available
+    num_threads: Count = 1  # threads of PyTorch; 1 is best for sweeps
+    compile: bool = True  # compile the two updates with torch.compile, which needs g++ and python3-dev
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the critics' hidden products
 
     # Algorithm specific arguments
-    n_experts: Count = 8
-    """number of experts M"""
-    top_k: Count = 1
-    """experts that act together in a state; the paper's policy has 1"""
-    gate: Literal["one-hot", "softmax"] = "one-hot"
-    """one-hot: the chosen expert counts fully (Eq. 2); softmax: it is scaled by its probability, as in V-MoE"""
-    balance_coef: float = 0.1
-    """weight lambda of the load-balancing losses"""
-    authors: bool = False
-    """train as the authors' code does where it departs from the paper's text (README: Two readings of the paper)"""
-    keep: float = 1.0
-    """share of the router's and the mean heads' weights that is left at the end, all others being exactly zero"""
-    router_inputs: Optional[Count] = None
-    """number of observations that the router still reads at the end; all of them by default"""
-    buffer_size: Count = 1_000_000
-    """transitions that the replay buffer samples from"""
-    gamma: float = 0.99
-    """discount factor"""
-    tau: float = 0.005
-    """target smoothing coefficient"""
-    batch_size: Count = 256
-    """batch size sampled from the replay buffer"""
-    learning_starts: Count = 10_000
-    """uniformly random steps before learning starts"""
-    policy_lr: float = 3e-4
-    """learning rate of the actor"""
-    q_lr: float = 1e-3
-    """learning rate of the critics"""
-    alpha_lr: float = 1e-3
-    """learning rate of the entropy coefficient"""
-    policy_frequency: Count = 2
-    """steps between two turns of the actor, which makes up for them by as many updates"""
-    target_network_frequency: Count = 1
-    """steps between two updates of the target networks"""
-    alpha: float = 0.2
-    """entropy coefficient, if it isn't tuned"""
-    autotune: bool = True
-    """tune the entropy coefficient, starting at 1"""
-    log_std_min: float = -5.0
-    """lowest logarithm of an action's standard deviation"""
-    log_std_max: float = 2.0
-    """highest logarithm of an action's standard deviation"""
+    n_experts: Count = 8  # number of experts M
+    top_k: Count = 1  # experts that act together in a state; the paper's policy has 1
+    gate: Literal["one-hot", "softmax"] = "one-hot"  # the chosen expert counts fully (Eq. 2), or by its probability
+    balance_coef: float = 0.1  # weight lambda of the load-balancing losses
+    authors: bool = False  # train as the authors' code does where it departs from the paper's text (README)
+    keep: float = 1.0  # share of the router's and the mean heads' weights that is not zero at the end
+    router_inputs: Optional[Count] = None  # observations that the router reads at the end; all by default
+    buffer_size: Count = 1_000_000  # transitions that the replay buffer samples from
+    gamma: float = 0.99  # discount factor
+    tau: float = 0.005  # target smoothing coefficient
+    batch_size: Count = 256  # batch size sampled from the replay buffer
+    learning_starts: Count = 10_000  # uniformly random steps before learning starts
+    policy_lr: float = 3e-4  # learning rate of the actor
+    q_lr: float = 1e-3  # learning rate of the critics
+    alpha_lr: float = 1e-3  # learning rate of the entropy coefficient
+    policy_frequency: Count = 2  # steps between two turns of the actor, which makes up for them by as many updates
+    target_network_frequency: Count = 1  # steps between two updates of the target networks
+    alpha: float = 0.2  # entropy coefficient, if it isn't tuned
+    autotune: bool = True  # tune the entropy coefficient, starting at 1
+    log_std_min: float = -5.0  # lowest logarithm of an action's standard deviation
+    log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
 def check_args(args: Args) -> None:
     """Refuse what can't be meant, before anything is written."""
-    usual = asdict(Args())
     for name, value in asdict(args).items():  # they may come from a config.json that somebody edited
-        kinds = {float: (int, float), type(None): (str, int, tuple, type(None))}.get(
-            type(usual[name]), type(usual[name])
+        usual = getattr(Args, name)
+        kinds = (
+            (type(usual), int)
+            if type(usual) is float
+            else (str, int, tuple, type(None))
+            if usual is None
+            else type(usual)
         )
-        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(usual[name], bool):
+        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(usual, bool):
             raise UserError(f"{name} can't be {value!r}; mend config.json or start a new run")
-    ranges = dict.fromkeys(("total_timesteps", "eval_every", "eval_episodes", "final_eval_episodes"), (1, 10**12))
-    ranges |= dict.fromkeys(("policy_frequency", "target_network_frequency"), (1, 10**12))
-    ranges |= {"seed": (0, 2**32 - 1), "checkpoint_every": (1, 10**9), "num_threads": (1, 1024)}
-    ranges |= {"buffer_size": (1, 10**9), "batch_size": (1, 10**6), "learning_starts": (0, args.total_timesteps - 1)}
-    ranges |= {"n_experts": (1, 4096), "top_k": (1, args.n_experts), "balance_coef": (0, 10**12)}
-    ranges |= {"keep": (1e-9, 1), "router_inputs": (1, 10**12)}
-    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
-    ranges |= {"alpha": (1e-9, 10**12), "log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50)}
+    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
+    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
+    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
+    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096), "top_k": (1, args.n_experts)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1)) | {"balance_coef": (0, 10**12)}
+    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50), "keep": (1e-9, 1)}
     for name, (low, high) in ranges.items():
-        value = getattr(args, name)
-        if value is not None and not low <= value <= high:
-            raise UserError(f"--{name.replace('_', '-')} {value} is out of range; give a number from {low} to {high}")
+        if not low <= getattr(args, name) <= high:
+            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
     if args.track and find_spec("wandb") is None:
         raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
@@ -240,29 +204,21 @@ class Replay:
         return self.rows[: min(self.count, self.n_rows), : self.widths["obs"]].double().std(0).float()
 
 
-Shapes = list[tuple[int, tuple[int, ...]]]  # of weights and biases, after the number of inputs of their layer
-
-
-def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
-    """CleanRL's critics, two hidden layers of 256, Q_1 and Q_2 side by side."""
-    layers = [
-        (n_in, (2, n_in, hidden)),
-        (n_in, (2, 1, hidden)),
-        (hidden, (2, hidden, hidden)),
-        (hidden, (2, 1, hidden)),
-    ]
-    return [*layers, (hidden, (2, 1, hidden)), (hidden, (2, 1))]
+def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
+    """Of CleanRL's critics, Q_1 and Q_2 side by side: a layer's number of inputs, with its weights, with its biases."""
+    shapes = [(n_in, (2, n_in, hidden)), (n_in, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
+    return [*shapes, (hidden, (2, 1, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, 1))]
 
 
 def q_values(x: Tensor, weights: list[Tensor], product: Callable) -> Tensor:
-    """Q_1 and Q_2 [2, batch] of x = [obs, action]; `product` is a matrix product in the precision that was asked for."""
+    """Q_1 and Q_2 [2, batch] of x = [obs, action]; `product` is the matrix product in the precision asked for."""
     w1, b1, w2, b2, w3, b3 = weights
     h = (x @ w1 + b1).relu()
     h = (product(h, w2) + b2).relu()
     return (h * w3).sum(2) + b3
 
 
-def new_weights(shapes: Shapes, device: torch.device) -> list[Tensor]:
+def new_weights(shapes: list[tuple[int, tuple[int, ...]]], device: torch.device) -> list[Tensor]:
     """PyTorch's own random start of affine layers."""
     return [(torch.empty(shape).uniform_(-1, 1) * n_in**-0.5).to(device) for n_in, shape in shapes]
 
@@ -275,9 +231,8 @@ class Actor:
         self.n_s, self.n_a, self.top_k, self.authors = n_s, n_a, args.top_k, args.authors
         self.one_hot = args.gate == "one-hot" and not args.authors
         self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
-        self.scale, self.bias = (
-            torch.tensor((space.high + sign * space.low) / 2).float().to(device) for sign in (-1, 1)
-        )
+        self.scale = torch.tensor((space.high - space.low) / 2).float().to(device)
+        self.bias = torch.tensor((space.high + space.low) / 2).float().to(device)
         # the router's weights and biases, then those of the experts: mean heads first, log-std heads after them
         shapes = (m, n_s), (m,), (m, 2 * n_a, n_s), (m, 2 * n_a)
         self.weights = new_weights([(n_s, shape) for shape in shapes], device)
@@ -364,8 +319,8 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
 def pruning_masks(weights: list[Tensor], n_a: int, obs_std: Tensor, share: float, n_inputs: int) -> list[Tensor]:
     """1 for the weights that stay, 0 for the others: of the router and of the mean heads this share stays.
 
-    Those of the largest effect size, |weight| times the spread of the observation that it multiplies; of the router only
-    in the n_inputs columns that matter most to it. Biases and log-std heads stay whole.
+    Those of the largest effect size, |weight| times the spread of the observation that it multiplies; of the router
+    only in the n_inputs columns that matter most to it. Biases and log-std heads stay whole.
     """
     router, _, experts, _ = weights
     effect = ((router - router.mean(0)) * obs_std).abs()  # what all experts' scores have in common decides nothing
@@ -383,8 +338,8 @@ def is_largest(effect: Tensor, share: float) -> Tensor:
 
 
 def share_left(progress: float, end: float) -> float:
-    """What pruning leaves on its way from all to `end`: cubic, between 20% and 80% of training."""
-    done = min(max((progress - 0.2) / 0.6, 0.0), 1.0)
+    """What pruning leaves at this point of training, on its cubic way from all to `end`."""
+    done = min(max((progress - PRUNING_BEGINS) / (PRUNING_ENDS - PRUNING_BEGINS), 0.0), 1.0)
     return end + (1 - end) * (1 - done) ** 3
 
 
@@ -396,15 +351,17 @@ class Learner:
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
         self.prunes = args.keep < 1 or args.router_inputs is not None
+        if not 1 <= (args.router_inputs or n_s) <= n_s:
+            raise UserError(f"--router-inputs {args.router_inputs} is out of range; give a number from 1 to {n_s}")
         self.dense = [part.clone() for part in self.actor.weights] if self.prunes else self.actor.weights
         self.masks = [torch.ones_like(part) for part in self.actor.weights]  # the actor is what they leave of `dense`
         self.product = product_in(args.precision, device)
         self.critic = new_weights(critic_shapes(n_s + n_a), device)
         self.target = [part.clone() for part in self.critic]
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
-        self.q_optimizer = torch.optim.Adam(self.critic, args.q_lr, fused=True)
-        self.actor_optimizer = torch.optim.Adam(self.dense, args.policy_lr, fused=True)
-        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], args.alpha_lr, fused=True)
+        self.q_optimizer = new_adam(self.critic, args.q_lr)
+        self.actor_optimizer = new_adam(self.dense, args.policy_lr)
+        self.alpha_optimizer = new_adam([self.log_alpha], args.alpha_lr)
         self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
         self.actor_gradient = gradient_of(self.actor_loss)
 
@@ -434,28 +391,31 @@ class Learner:
         """mean(-alpha (log pi + target entropy)), the target being -n_a"""
         return (-log_alpha.exp() * (log_pi.detach() - self.n_a)).mean()
 
+    def gradient_of_critics(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+        others = self.target, self.actor.weights, self.log_alpha, batch
+        return self.critic_gradient(self.critic, *others, self.actor.noise(len(batch.obs), update=False))
+
+    def gradient_of_actor(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+        noise = self.actor.noise(len(batch.obs), update=True)
+        return self.actor_gradient([*self.actor.weights, self.log_alpha], self.critic, batch, noise)
+
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
-        noise = self.actor.noise(len(batch.obs), update=False)
-        others = self.target, self.actor.weights, self.log_alpha, batch, noise
-        gradient, logs = self.critic_gradient(self.critic, *others)
-        step(self.q_optimizer, gradient)
+        gradient, logs = self.gradient_of_critics(batch)
+        descend(self.q_optimizer, gradient)
         return logs
 
     def update_actor(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the actor, and one of alpha."""
-        noise = self.actor.noise(len(batch.obs), update=True)
-        (*gradient, of_alpha), logs = self.actor_gradient(
-            [*self.actor.weights, self.log_alpha], self.critic, batch, noise
-        )
-        step(self.actor_optimizer, gradient)
+        (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
+        descend(self.actor_optimizer, gradient)
         if self.prunes:
             self.apply_masks()
+        if self.args.authors:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
+            noise = self.actor.noise(len(batch.obs), update=True)
+            _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
+            of_alpha = torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)
         if self.args.autotune:
-            if self.args.authors:  # as in CleanRL: with another draw, of the actor as it is now
-                noise = self.actor.noise(len(batch.obs), update=True)
-                _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
-                of_alpha = torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)
-            step(self.alpha_optimizer, [of_alpha])
+            descend(self.alpha_optimizer, [of_alpha])
         return logs
 
     def update_target(self) -> None:
@@ -468,6 +428,8 @@ class Learner:
         A pruned weight is exactly zero in the actor. Its dense twin goes on learning from the gradient at zero, and may
         come back until the schedule ends.
         """
+        if progress > PRUNING_ENDS:
+            return
         n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
         self.masks = pruning_masks(self.dense, self.n_a, obs_std, share_left(progress, self.args.keep), n_inputs)
         self.apply_masks()
@@ -475,6 +437,15 @@ class Learner:
     def apply_masks(self) -> None:
         for part, dense, mask in zip(self.actor.weights, self.dense, self.masks, strict=True):
             torch.mul(dense, mask, out=part)
+
+    def state(self) -> dict[str, Tensor]:
+        """Every tensor that an update depends on, by reference."""
+        groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
+        groups |= {"dense": self.dense, "mask": self.masks} if self.prunes else {}
+        for name in ("q_optimizer", "actor_optimizer", "alpha_optimizer"):
+            for moments in getattr(self, name).state.values():
+                groups[name] = [*groups.get(name, []), *moments.values()]
+        return {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
 
 
 def gradient_of(loss: Callable) -> Callable:
@@ -488,10 +459,17 @@ def gradient_of(loss: Callable) -> Callable:
     return gradient
 
 
-def step(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
-    """One step of all that the optimizer is for."""
-    parts = optimizer.param_groups[0]["params"]
-    for part, of_part in zip(parts, gradient, strict=True):
+def new_adam(weights: list[Tensor], lr: float) -> torch.optim.Adam:
+    """Adam with its state from the start, so that a checkpoint always has the same tensors."""
+    adam = torch.optim.Adam(weights, lr, fused=True)
+    for part in weights:
+        moments = {name: torch.zeros_like(part) for name in ("exp_avg", "exp_avg_sq")}
+        adam.state[part] = {"step": torch.zeros((), device=part.device), **moments}
+    return adam
+
+
+def descend(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
+    for part, of_part in zip(optimizer.param_groups[0]["params"], gradient, strict=True):
         part.grad = of_part
     optimizer.step()
     optimizer.zero_grad()
@@ -518,11 +496,11 @@ def train(args: Args) -> Path:
             next_obs, reward, terminated, truncated = rollout.step(action)
             run.replay.add(obs, action, next_obs, reward, terminated, rollout.episode)
             if terminated or truncated:
-                run.log_episode(rollout.episode_return, rollout.episode_length)
+                run.end_episode()
                 rollout.reset()
 
             if global_step > args.learning_starts:
-                run.compile_at_first(learner)
+                run.compile_at_first()
                 batch = run.replay.sample()
                 logs = learner.update_critics(batch)
                 if global_step % args.policy_frequency == 0:
@@ -530,18 +508,17 @@ def train(args: Args) -> Path:
                         logs |= learner.update_actor(batch)
                 if global_step % args.target_network_frequency == 0:
                     learner.update_target()
-                if learner.prunes and global_step % PRUNE_EVERY == 0 and global_step <= 0.8 * args.total_timesteps:
+                if learner.prunes and global_step % math.ceil(args.total_timesteps / 1000) == 0:
                     learner.prune(run.replay.obs_std(), global_step / args.total_timesteps)
-                run.log_losses(logs, learner.log_alpha)
-            if run.end_step(learner, rollout, experts):
+                run.end_update(logs)
+            if run.end_step(experts):
                 break
-        run.finish(learner)
+        run.finish()
     return run.folder
 
 
-# Nothing below is about learning: precision and compiler, the environment's state, run folder, progress, command line.
+# Nothing below is about learning: precision and compiler, the environment's state, the run folder, the command line.
 
-PRUNE_EVERY = 1000  # steps
 RUN_FORMAT = "smose-run"
 NEXT_COMMAND = "python interpret.py"
 FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
@@ -555,15 +532,9 @@ def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor
     """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
     if precision == "float32":
         return torch.matmul
-    computed_in = (
-        torch.bfloat16 if has_bfloat16(device) else torch.float32
-    )  # emulated ones would take four times as long
-
-    def product(a: Tensor, b: Tensor) -> Tensor:
-        rounded = a.bfloat16().to(computed_in) @ b.bfloat16().to(computed_in)
-        return rounded.bfloat16().to(a.dtype)
-
-    return product
+    # a processor without instructions for bfloat16 takes four times as long for it as for float32
+    kind = torch.bfloat16 if has_bfloat16(device) else torch.float32
+    return lambda a, b: (a.bfloat16().to(kind) @ b.bfloat16().to(kind)).bfloat16().to(a.dtype)
 
 
 def has_bfloat16(device: torch.device) -> bool:
@@ -576,27 +547,27 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
     kept, start = use_private_cache(), time.time()
     say("compiling the two updates ...")
-    compiled = [
-        torch.compile(torch.func.grad(loss, has_aux=True), fullgraph=True, dynamic=False, isolate_recompiles=True)
-        for loss in (learner.critic_loss, learner.actor_loss)
-    ]
-    batch, state = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long)), torch.get_rng_state()
-    noises = [learner.actor.noise(replay.batch_size, update) for update in (False, True)]
-    torch.set_rng_state(state)  # a trial leaves nothing behind
+    of_losses = [torch.func.grad(loss, has_aux=True) for loss in (learner.critic_loss, learner.actor_loss)]
+    compiled = [torch.compile(f, fullgraph=True, dynamic=False, isolate_recompiles=True) for f in of_losses]
+    before = torch.get_rng_state(), learner.critic_gradient, learner.actor_gradient
+    learner.critic_gradient, learner.actor_gradient = compiled
     try:
-        compiled[0](learner.critic, learner.target, learner.actor.weights, learner.log_alpha, batch, noises[0])
-        compiled[1]([*learner.actor.weights, learner.log_alpha], learner.critic, batch, noises[1])
+        batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
+        learner.gradient_of_critics(batch)
+        learner.gradient_of_actor(batch)
     except Exception as error:  # above all: no C++ compiler
+        _, learner.critic_gradient, learner.actor_gradient = before
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
         return False
-    learner.critic_gradient, learner.actor_gradient = compiled
+    finally:
+        torch.set_rng_state(before[0])
     say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
     return True
 
 
 def use_private_cache() -> bool:
-    """Point the compiler to a cache of this user's own: it reads pickles there, and in /tmp they may be anybody's."""
+    """Point the compiler to a cache of this user's own: it reads pickles there, and those in /tmp may be anybody's."""
     os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
@@ -643,16 +614,23 @@ class Rollout:
         self.env, self.episode, self.before = env, 0, deque(maxlen=REPLAYED)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
-        self.reset(seed)
+        self.call(env.reset, seed=seed)
+        self.reset()
 
-    def reset(self, seed: Optional[int] = None) -> None:
+    def call(self, function: Callable, *values, **settings) -> tuple:
+        """What the environment answers, its observation first, as float32; or one line about what is wrong."""
         try:
-            if seed is not None:
-                self.env.reset(seed=seed)
-            self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
-            self.obs = self.checked(self.env.reset()[0])
+            obs, *others = function(*values, **settings)
+            obs = np.asarray(obs, np.float32)
         except Exception as error:
-            raise UserError(f"the environment failed in reset: {error!r}") from error
+            raise UserError(f"the environment failed in {function.__name__}: {error!r}") from error
+        if obs.shape != self.env.observation_space.shape or not np.isfinite(obs).all():
+            raise UserError(f"the environment gave the observation {obs.tolist()} in {function.__name__}")
+        return obs, *others
+
+    def reset(self) -> None:
+        self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
+        self.obs, _ = self.call(self.env.reset)
         self.before.clear()  # the simulator's states before the last steps of this episode
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
@@ -660,21 +638,12 @@ class Rollout:
         if self.simulator:
             self.before.append(np.zeros(mujoco.mj_stateSize(self.simulator[0], INTEGRATION)))
             mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
-        try:
-            obs, reward, terminated, truncated, _ = self.env.step(action.astype(self.env.action_space.dtype))
-            self.obs, reward = self.checked(obs), float(reward)
-        except Exception as error:
-            raise UserError(f"the environment failed in a step: {error!r}") from error
-        if not (np.isfinite(self.obs).all() and math.isfinite(reward)):
-            raise UserError(f"the environment gave the reward {reward} and the observation {self.obs.tolist()}")
+        answer = self.call(self.env.step, action.astype(self.env.action_space.dtype))
+        self.obs, reward, terminated, truncated = answer[0], float(answer[1]), bool(answer[2]), bool(answer[3])
+        if not math.isfinite(reward):
+            raise UserError(f"the environment gave the reward {reward}")
         self.episode_return, self.episode_length = self.episode_return + reward, self.episode_length + 1
-        return self.obs, reward, bool(terminated), bool(truncated)
-
-    def checked(self, obs) -> np.ndarray:
-        obs = np.asarray(obs, np.float32)
-        if obs.shape != self.env.observation_space.shape:
-            raise ValueError(f"an observation has the shape {obs.shape}, not {self.env.observation_space.shape}")
-        return obs
+        return self.obs, reward, terminated, truncated
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
         tensors = {"env.obs": torch.from_numpy(self.obs), "env.before": torch.tensor(np.array([*self.before]))}
@@ -682,42 +651,39 @@ class Rollout:
         return tensors, values | {"rng": self.env.unwrapped.np_random.bit_generator.state}
 
     def restore(self, tensors: dict[str, Tensor], values: dict, last_steps: Batch) -> Optional[str]:
-        """Back to a saved step; what is wrong with that, if anything.
+        """Back to a saved step; returns what is wrong with that, if anything.
 
         The episode is reset as it was then, and its last steps taken again from the simulator's state before them. That
         brings back what a step leaves behind (Reacher-v4's reward reads old body positions: from the second step on it
         is the same), and shows whether the environment has state of its own that MuJoCo does not know.
         """
-        generator, steps = self.env.unwrapped.np_random.bit_generator, len(tensors["env.before"])
+        generator, steps, same = self.env.unwrapped.np_random.bit_generator, len(tensors["env.before"]), True
         generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
         self.reset()
-        same = True
         if self.simulator and steps:
             mujoco.mj_setState(*self.simulator, tensors["env.before"][0].numpy(), INTEGRATION)
             self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"] - steps, force=False)
             for i in range(steps):
-                next_obs, reward, terminated, _ = self.step(last_steps.action[i].numpy())
+                next_obs, reward, terminated, _ = self.step(last_steps.action[i].cpu().numpy())
                 now, then = (np.float32(reward), terminated), (last_steps.reward[i], last_steps.terminated[i])
-                same &= np.array_equal(next_obs, last_steps.next_obs[i].numpy()) and (i == 0 or now == then)
-        self.episode, self.episode_length = values["episode"], values["episode_length"]
-        self.episode_return, generator.state = values["episode_return"], values["rng"]
-        if not self.simulator:
-            self.reset()
-            return "its state can't be saved: a new episode starts"
-        if not (same and np.array_equal(self.obs, tensors["env.obs"].numpy())):
-            return (
-                "it has state of its own, which MuJoCo does not know: its last steps, taken again, come out differently"
-            )
-        return None
+                same &= np.array_equal(next_obs, last_steps.next_obs[i].cpu().numpy()) and (i == 0 or now == then)
+        if self.simulator:
+            generator.state, self.episode_return = values["rng"], values["episode_return"]
+            self.episode, self.episode_length = values["episode"], values["episode_length"]
+            same = same and np.array_equal(self.obs, tensors["env.obs"].numpy())
+            return None if same else "it has state of its own beside MuJoCo's: its last steps now come out differently"
+        self.episode = values["episode"] + 1
+        return "its state can't be saved: a new episode starts"
 
 
 def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Optional[Path] = None) -> Optional[dict]:
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
     env = make_env(args.env_id, **(camera(args.env_id) if video else {}))
     limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
-    returns, choices, ended, frames = [], [], [], []
+    rollout, returns, choices, ended, frames = Rollout(env, first_seed), [], [], [], []
     for episode in range(episodes):
-        (obs, _), total, experts, done = env.reset(seed=first_seed + episode), 0.0, [], False
+        obs, _ = rollout.call(env.reset, seed=first_seed + episode)
+        total, experts, done = 0.0, [], False
         while not done:
             if STOP:
                 return None
@@ -727,20 +693,15 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Op
                 except Exception as error:  # no GL: all but the video goes on
                     print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
                     args.capture_video, video = False, None
-            action, expert = actor.act(np.asarray(obs, np.float32))
-            obs, reward, terminated, truncated, _ = env.step(action.astype(env.action_space.dtype))
-            total += float(reward)
+            action, expert = actor.act(obs)
+            obs, reward, terminated, truncated = rollout.step(action)
+            total, done = total + reward, terminated or truncated or len(experts) + 1 == limit
             experts.append(expert)
-            done = terminated or truncated or len(experts) >= limit
-            if not (math.isfinite(total) and np.isfinite(obs).all()):
-                raise UserError(
-                    f"{args.env_id} gave the reward {reward} and the observation {np.asarray(obs).tolist()}"
-                )
-        if len(experts) >= limit:
-            say(f"{args.env_id} sets no limit to its episodes: this one was cut after {len(experts):,} steps")
+        if len(experts) == limit:
+            say(f"{args.env_id} sets no limit to its episodes: one was cut after {limit:,} steps")
         returns.append(total)
         choices.append(experts)
-        ended.append(bool(terminated))
+        ended.append(terminated)
     if frames:
         video.parent.mkdir(exist_ok=True)
         imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
@@ -781,149 +742,136 @@ def write_json(path: Path, content: dict) -> None:
         part.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def numbers(actor: Actor) -> dict[str, int]:
-    """N_act and N_tot, and how many numbers of the deployed policy are not zero: what there is to read."""
-    deployed = [tensor for name, tensor in actor.tensors().items() if "log_std" not in name]
-    n_read = sum(int(tensor.count_nonzero()) for tensor in deployed)
-    return {"n_active": actor.n_active, "n_total": actor.n_total, "n_read": n_read}
-
-
-def save_actor(path: Path, actor: Actor, args: Args, step: int) -> None:
-    tensors = actor.tensors() | {"action_scale": actor.scale, "action_bias": actor.bias}
-    about = {"env_id": args.env_id, "seed": str(args.seed), "steps": str(step), "precision": args.precision}
-    about |= {"args": json.dumps(asdict(args)), "versions": json.dumps(VERSIONS)}
+def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
     with whole(path) as part:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, actor.about | about)
+        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
+
+
+def checksum(tensors: dict[str, Tensor], state: str) -> str:
+    content = hashlib.sha256(state.encode())
+    for name, tensor in sorted(tensors.items()):
+        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
+    return content.hexdigest()
 
 
 class Run:
-    """The run folder and all that is written there: its lock, replay, checkpoints, evaluations, TensorBoard, progress."""
+    """The run folder and what is written there: lock, replay, checkpoints, evaluations, TensorBoard, progress."""
 
     def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
-        self.args, self.actor = args, learner.actor
-        args.exp_name = args.exp_name or self.actor.name
-        self.progress = {"global_step": 0, "best": -math.inf, "evaluated": 0, "cpu_hours": 0.0, "compiled": None}
+        args.exp_name = args.exp_name or learner.actor.name
+        self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
+        self.progress = {"global_step": 0, "best": -math.inf, "evaluated": 0, "hours": 0.0, "compiled": None}
         self.folder, self.lock = open_folder(args)
+        resumed = (self.folder / "checkpoint.safetensors").exists()
         try:
-            fresh = not (self.folder / "checkpoint.safetensors").exists()
-            if not fresh and not (self.folder / "replay.npy").exists():
-                raise UserError(
-                    f"{self.folder}/replay.npy is gone (--no-keep-replay removes it), so it can't be resumed"
-                )
-            if fresh:
-                (self.folder / "replay.npy").unlink(missing_ok=True)
+            if resumed and not (self.folder / "replay.npy").exists():
+                raise UserError(f"{self.folder}/replay.npy is gone (--no-keep-replay removes it); start a new run")
             self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
-            if not fresh:
-                self.progress |= load_checkpoint(self.folder, learner, rollout, self.replay)
-            self.start = self.progress["global_step"]
-            if self.start > args.total_timesteps:
-                more = f"give --total-timesteps above {self.start} to train on"
-                raise UserError(f"{self.folder} has {self.start} steps already; {more}")
+            if resumed:
+                self.load_checkpoint()
         except BaseException:
             if not args.resume:
                 shutil.rmtree(self.folder)
             raise
-        self.ready, self.latest, self.losses = False, math.nan, {}
-        self.cpu_hours = self.progress["cpu_hours"] - time.process_time() / 3600
-
-    def __enter__(self) -> "Run":
-        args, actor = self.args, self.actor
+        self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
+        self.ready, self.latest = False, math.nan
+        if self.start > args.total_timesteps:
+            raise UserError(f"{self.folder} has {self.start} steps already; give --total-timesteps above that")
+        self.marks = deque(maxlen=11)  # of the last 10,000 steps of learning, for the rate
         self.write_config()
-        size = f"{actor.n_s} observations, {actor.n_a} actions; {actor.title}"
-        say(f"{args.env_id}: {size}, N_act {actor.n_active} (N_tot {actor.n_total}); {self.folder}")
-        if args.precision == "bfloat16" and not has_bfloat16(self.replay.device):
-            say(
-                "this processor has no instructions for bfloat16: products are rounded to it, but no faster than float32"
-            )
+        size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
+        say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
+        if args.precision == "bfloat16" and not has_bfloat16(device):
+            say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
         if args.track:
             import wandb
 
             who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
             wandb.init(**who, config=asdict(args), dir=str(self.folder), sync_tensorboard=True)
-        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
+        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if resumed else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
-        if actor.n_experts:
-            tags = [f"experts/usage_{m}" for m in range(1, 1 + actor.n_experts)]
+        if self.actor.n_experts:
+            tags = [f"experts/usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
             self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}})
-        bar = {"initial": self.start, "total": args.total_timesteps, "file": sys.stdout}
-        self.bar = tqdm(**bar, disable=not sys.stdout.isatty())
-        self.marks = deque(maxlen=11)  # of the last 10,000 steps of learning, for the rate
-        numbers_of_signals = (signal.SIGINT, signal.SIGTERM)
-        self.handlers = {n: signal.signal(n, lambda number, _: STOP.append(number)) for n in numbers_of_signals}
-        self.evaluate_if_due()
+
+    def __enter__(self) -> "Run":
+        asked_to_leave = (signal.SIGINT, signal.SIGTERM)
+        self.handlers = {n: signal.signal(n, lambda number, _: STOP.append(number)) for n in asked_to_leave}
+        self.evaluate_if_due()  # if a signal came during the last one
         return self
 
-    def __exit__(self, kind, error, _) -> None:
-        self.bar.close()
+    def __exit__(self, _, error, __) -> None:
         for number, handler in self.handlers.items():
             signal.signal(number, handler)
-        try:
+        with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
-        except OSError:
-            if kind is None:
-                raise
         if isinstance(error, UserError):
-            step = self.progress["global_step"] + 1
-            raise UserError(f"{error} (step {step}; the last checkpoint stays in {self.folder})") from error
+            where = f"in step {self.progress['global_step'] + 1}; the last checkpoint stays in {self.folder}"
+            raise UserError(f"{error} {where}") from error
+
+    def numbers(self) -> dict[str, int]:
+        """N_act and N_tot, and how many numbers of the deployed policy are not zero: what there is to read."""
+        deployed = [tensor for name, tensor in self.actor.tensors().items() if "log_std" not in name]
+        n_read = sum(int(tensor.count_nonzero()) for tensor in deployed)
+        return {"n_active": self.actor.n_active, "n_total": self.actor.n_total, "n_read": n_read}
 
     def write_config(self) -> None:
-        args, ends = self.args, np.cumsum([0, *self.replay.widths.values()]).tolist()
-        config = {
-            "format": RUN_FORMAT,
-            "env_id": args.env_id,
-            "obs_size": self.actor.n_s,
-            "action_size": self.actor.n_a,
-        }
-        config |= numbers(self.actor) | {"args": asdict(args) | {"resume": None}}
-        config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["cpu_hours"], 3)}
+        ends = np.cumsum([0, *self.replay.widths.values()]).tolist()
+        config = {"format": RUN_FORMAT, "env_id": self.args.env_id, "obs_size": self.learner.n_s}
+        config |= {"action_size": self.learner.n_a, **self.numbers(), "args": asdict(self.args) | {"resume": None}}
+        config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["hours"], 3)}
         config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
         write_json(self.folder / "config.json", config | {"versions": VERSIONS})
 
-    def compile_at_first(self, learner: Learner) -> None:
+    def save_actor(self, name: str) -> None:
+        about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
+        about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
+        tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
+        save_tensors(self.folder / name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
+
+    def compile_at_first(self) -> None:
         """What was used before is used again, if it can be: other rounding would end in other weights."""
         if self.ready:
             return
-        before = self.progress["compiled"]
-        now = compile_updates(learner, self.replay) if self.args.compile and before is not False else False
-        if before and not now:
+        before, self.ready = self.progress["compiled"], True
+        wanted = self.args.compile and before is not False
+        self.progress["compiled"] = wanted and compile_updates(self.learner, self.replay)
+        if before and not self.progress["compiled"]:
             say("it was compiled until here: the weights will differ from those of an uninterrupted run")
-        self.progress["compiled"], self.ready = now, True
         self.write_config()
 
-    def log(self, values: dict[str, float]) -> None:
+    def log(self, **values: float) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, float(value), self.progress["global_step"] + 1)
+            self.writer.add_scalar(name.replace("__", "/"), float(value), self.progress["global_step"] + 1)
 
-    def log_episode(self, episode_return: float, length: int) -> None:
-        self.latest = episode_return
-        self.log({"charts/episodic_return": episode_return, "charts/episodic_length": length})
+    def end_episode(self) -> None:
+        self.latest = self.rollout.episode_return
+        self.log(charts__episodic_return=self.latest, charts__episodic_length=self.rollout.episode_length)
 
-    def log_losses(self, logs: dict[str, Tensor], log_alpha: Tensor) -> None:
+    def end_update(self, logs: dict[str, Tensor]) -> None:
         if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
-            raise UserError(f"losses are { ({name: float(value) for name, value in logs.items()}) }")
+            raise UserError(f"losses became { ({name: float(value) for name, value in logs.items()}) }")
         if self.progress["global_step"] % 100 == 0:
-            self.log({f"losses/{name}": value for name, value in (logs | {"alpha": log_alpha.exp()}).items()})
+            logs = logs | {"alpha": self.learner.log_alpha.exp()}
+            self.log(**{f"losses/{name}": value for name, value in logs.items()})
 
-    def end_step(self, learner: Learner, rollout: Rollout, experts: deque) -> bool:
+    def end_step(self, experts: deque) -> bool:
         """Whatever is due after a step; whether to leave."""
         self.progress["global_step"] += 1
-        step, total = self.progress["global_step"], self.args.total_timesteps
-        leave = bool(STOP)
+        step, leave = self.progress["global_step"], bool(STOP)
         if not leave:
             self.evaluate_if_due()
-        if leave or STOP or step % self.args.checkpoint_every == 0 or step == total:
-            self.progress["cpu_hours"] = self.cpu_hours + time.process_time() / 3600
-            save_checkpoint(self.folder, learner, rollout, self.replay, self.progress)
+        if leave or STOP or step % self.args.checkpoint_every == 0 or step == self.args.total_timesteps:
+            self.save_checkpoint()
         if step % 1000 == 0:
             self.show_progress([experts.count(m) / max(1, len(experts)) for m in range(self.actor.n_experts)])
-        return bool(STOP)
+        return leave or bool(STOP)
 
     def evaluate_if_due(self) -> None:
         """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
         args, step, path = self.args, self.progress["global_step"], self.folder / "evaluations.csv"
-        due = step % args.eval_every == 0 or step == args.total_timesteps
-        if not due or self.progress["evaluated"] == step:
+        if step == self.progress["evaluated"] or step % args.eval_every and step != args.total_timesteps:
             return
         video = self.folder / f"videos/{step}.mp4" if args.capture_video else None
         result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED, video)
@@ -937,34 +885,28 @@ class Run:
             csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
             csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
-        save_actor(self.folder / "actor.safetensors", self.actor, args, step)
+        self.progress["evaluated"] = step
+        self.save_actor("actor.safetensors")
         if result["mean"] > self.progress["best"]:
             self.progress["best"] = result["mean"]
-            save_actor(self.folder / "actor_best.safetensors", self.actor, args, step)
-        self.progress["evaluated"] = step
-        with tqdm.external_write_mode(file=sys.stdout):
-            say(
-                f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {args.eval_episodes} episodes"
-            )
+            self.save_actor("actor_best.safetensors")
+        say(f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {len(lengths)} episodes")
 
     def show_progress(self, shares: list[float]) -> None:
-        """The rate and the experts for TensorBoard, the bar on a terminal, a plain line every 10,000 steps elsewhere."""
-        step, total = self.progress["global_step"], self.args.total_timesteps
-        said = "warm-up"
+        """The rate and the experts for TensorBoard, and a line every 10,000 steps."""
+        step, total, said = self.progress["global_step"], self.args.total_timesteps, "warm-up"
         if step > self.args.learning_starts:
             self.marks.append((step, time.time()))
             said = f"return {self.latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
-            self.log({f"experts/usage_{m}": share for m, share in enumerate(shares, 1)})
+            self.log(**{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)})
         if len(self.marks) > 1:
             rate = (step - self.marks[0][0]) / (self.marks[-1][1] - self.marks[0][1])
-            self.log({"charts/SPS": rate})
-            said = f"{rate:.0f} steps/s  {tqdm.format_interval((total - step) / rate)} left  {said}"
-        self.bar.set_postfix_str(said, refresh=False)
-        self.bar.update(step - self.bar.n)
-        if self.bar.disable and step % 10_000 == 0:
+            self.log(charts__SPS=rate)
+            said = f"{rate:.0f} steps/s  {timedelta(seconds=round((total - step) / rate))} left  {said}"
+        if step % 10_000 == 0:
             say(f"step {step:,}/{total:,}  {said}")
 
-    def finish(self, learner: Learner) -> None:
+    def finish(self) -> None:
         """The final evaluation, or after a signal the command that goes on from here."""
         args = self.args
         result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
@@ -973,107 +915,70 @@ class Run:
             print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
             sys.exit(128 + STOP[0])
         about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
-        write_json(
-            self.folder / "evaluation.json", about | numbers(self.actor) | {"episodes": len(result["returns"])} | result
-        )
+        about |= {"episodes": args.final_eval_episodes, **self.numbers()}
+        write_json(self.folder / "evaluation.json", about | result)
         self.write_config()
         settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
         self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
         if not args.keep_replay:
             (self.folder / "replay.npy").unlink()
-        say(
-            f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; all in {self.folder}"
-        )
+        say(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; {self.folder}")
         say(f"next: {NEXT_COMMAND} {shlex.quote(str(self.folder))}")
+
+    def save_checkpoint(self) -> None:
+        """All that --resume needs besides the replay file, in one safetensors file."""
+        self.progress["hours"] = self.earlier_hours + time.process_time() / 3600  # of this core, whoever else had it
+        tensors, env = self.rollout.state()
+        tensors |= self.learner.state() | {"rng": torch.get_rng_state()}
+        if not all(tensor.isfinite().all() for tensor in tensors.values()):
+            raise UserError("weights became infinite")
+        explore = self.actor.rng.bit_generator.state
+        state = json.dumps({"progress": self.progress, "env": env, "explore": explore})
+        about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
+        self.replay.file.flush()
+        save_tensors(self.folder / "checkpoint.safetensors", tensors, about)
+
+    def load_checkpoint(self) -> None:
+        """Put everything back as it was."""
+        path = self.folder / "checkpoint.safetensors"
+        try:
+            with safe_open(path, "pt") as file:
+                tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+            values = json.loads(about["state"])
+            if checksum(tensors, about["state"]) != about["sha256"]:
+                raise ValueError("its checksum differs")
+            for name, tensor in self.learner.state().items():
+                tensor.copy_(tensors[name])
+            self.actor.rng.bit_generator.state = values["explore"]
+            self.progress = values["progress"]
+            self.replay.count = self.progress["global_step"]
+            last_steps = torch.arange(self.replay.count - len(tensors["env.before"]), self.replay.count)
+            wrong = self.rollout.restore(tensors, values["env"], self.replay.batch(last_steps))
+            if wrong:
+                say(f"the environment does not come back as it was, so results may differ: {wrong}")
+            torch.set_rng_state(tensors["rng"])
+        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
+            raise UserError(f"{path} is damaged or of another version ({error}); start a new run") from error
 
 
 def open_folder(args: Args) -> tuple[Path, io.IOBase]:
-    """The run folder, new (with its config.json from the start) or resumed, and its lock: one trainer at a time."""
-    if args.resume:
-        folder = Path(args.resume)
-    else:
+    """The run folder, new (with a config.json from the start) or resumed, and its lock: one trainer at a time."""
+    folder = Path(args.resume or "")
+    if not args.resume:
         name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
         Path("runs").mkdir(exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
-        write_json(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
         new.chmod(0o755)
-        while True:  # two runs of one name within a second
+        write_json(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
+        while folder == Path() or folder.exists():  # two runs of one name within a second
             folder = Path(f"runs/{name}__{int(time.time())}")
-            with contextlib.suppress(OSError):
-                if not folder.exists():
-                    new.rename(folder)
-                    break
-            time.sleep(0.2)
+        new.rename(folder)
     lock = open(folder / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(f"{folder} is being trained by another process; wait for it or stop it") from None
     return folder, lock
-
-
-def learned(learner: Learner) -> dict[str, Tensor]:
-    """Every tensor that an update depends on, by reference; Adam has none before its first step."""
-    groups = {"critic": learner.critic, "target": learner.target, "actor": learner.actor.weights}
-    groups |= {"dense": learner.dense, "mask": learner.masks} if learner.prunes else {}
-    tensors = {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
-    tensors["log_alpha"] = learner.log_alpha
-    optimizers = {"q": learner.q_optimizer, "actor": learner.actor_optimizer, "alpha": learner.alpha_optimizer}
-    for name, optimizer in optimizers.items():
-        for i, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"adam.{name}.{i}.{key}": tensor for key, tensor in state.items()}
-    return tensors
-
-
-def checksum(tensors: dict[str, Tensor], state: str) -> str:
-    content = hashlib.sha256(state.encode())
-    for name, tensor in sorted(tensors.items()):
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
-    return content.hexdigest()
-
-
-def save_checkpoint(folder: Path, learner: Learner, rollout: Rollout, replay: Replay, progress: dict) -> None:
-    """All that --resume needs besides the replay file, in one safetensors file."""
-    tensors, env_values = rollout.state()
-    tensors |= learned(learner) | {"rng": torch.get_rng_state()}
-    if not all(tensor.isfinite().all() for tensor in tensors.values()):
-        raise UserError("weights are not finite any more")
-    explore = learner.actor.rng.bit_generator.state
-    state = json.dumps({"progress": progress, "env": env_values, "explore": explore})
-    about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(progress["global_step"])}
-    replay.file.flush()
-    with whole(folder / "checkpoint.safetensors") as part:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
-
-
-def load_checkpoint(folder: Path, learner: Learner, rollout: Rollout, replay: Replay) -> dict:
-    """Put everything back as it was; returns the run's progress."""
-    try:
-        with safe_open(folder / "checkpoint.safetensors", "pt") as file:
-            tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
-        values = json.loads(about["state"])
-        if checksum(tensors, about["state"]) != about["sha256"]:
-            raise ValueError("its checksum differs")
-        for name, tensor in learned(learner).items():
-            tensor.copy_(tensors[name])
-        optimizers = {"q": learner.q_optimizer, "actor": learner.actor_optimizer, "alpha": learner.alpha_optimizer}
-        for name, optimizer in optimizers.items():
-            for i, part in enumerate(optimizer.param_groups[0]["params"]):
-                prefix = f"adam.{name}.{i}."
-                saved = {key.removeprefix(prefix): tensor for key, tensor in tensors.items() if key.startswith(prefix)}
-                if saved:
-                    optimizer.state[part] = {key: tensor.to(part.device) for key, tensor in saved.items()}
-        learner.actor.rng.bit_generator.state = values["explore"]
-        replay.count = values["progress"]["global_step"]
-        last = torch.arange(replay.count - len(tensors["env.before"]), replay.count)
-        wrong = rollout.restore(tensors, values["env"], replay.batch(last))
-        if wrong:
-            say(f"the environment does not come back as it was, so results may differ: {wrong}")
-        torch.set_rng_state(tensors["rng"])
-        return values["progress"]
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-        what = f"{folder}/checkpoint.safetensors is damaged or of another version"
-        raise UserError(f"{what} ({error}); start a new run") from error
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
@@ -1104,6 +1009,7 @@ def resumed_args(folder: str) -> Args:
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
+    check_args(saved)
     if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
         raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)
@@ -1118,16 +1024,16 @@ def main() -> None:
     try:
         args = parse_args()
         train(args if args.resume is None else resumed_args(args.resume))
+        return
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        told = str(error)
     except (SafetensorError, OSError) as error:
         reason = f"{error.strerror}: {error.filename or 'runs'}" if isinstance(error, OSError) else error
-        hint = "free some space or start where you may write; a run's last checkpoint stays, for --resume"
-        print(f"error: cannot write ({reason}); {hint}", file=sys.stderr)
-        sys.exit(2)
+        told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
     except KeyboardInterrupt:
         sys.exit(130)
+    print(f"error: {' '.join(told.split())}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":
