@@ -77,7 +77,7 @@ class Args:
     env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
     seed: Count = 0  # seed of the experiment
     total_timesteps: Count = 1_000_000  # total steps in the environment, warm-up included
-    exp_name: Optional[str] = None  # name of this experiment, part of the run folder's name; sac_s, sac_m, sac_l by default
+    exp_name: Optional[str] = None  # name of this experiment, part of the run folder's name; sac_s, ... by default
     resume: Optional[str] = None  # run folder to continue from its last checkpoint, with its own settings
     eval_every: Count = 25_000  # steps between two evaluations of the deterministic policy
     eval_episodes: Count = 10  # episodes of such an evaluation
