@@ -1,7 +1,7 @@
 """How fast the trainers are, beside Stable-Baselines3 and beside the matrix products that no trainer can avoid.
 
     python scripts/benchmark.py                                      # HalfCheetah-v4, about four quiet minutes
-    python scripts/benchmark.py --env-id Ant-v4 --json benchmark.json
+    python scripts/benchmark.py --env-id Ant-v4 --output benchmark.json
     python scripts/benchmark.py --peers sb3 sbx                      # SBX too (pip install sbx-rl)
     python scripts/benchmark.py --only smose sb3 --no-sweep          # a quick look
     python scripts/benchmark.py --no-sweep --no-compile              # as on a machine without a C++ compiler
@@ -46,10 +46,11 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
 TRAINERS = {"smose": ("smose_sac.py",), "sac-l": ("sac_baseline.py", "--size", "L")}
+TRAINERS |= {f"{name}-bf16": (*command, "--precision", "bfloat16") for name, command in TRAINERS.items()}
 PEERS = {"sb3": ("stable_baselines3", "stable-baselines3"), "sbx": ("sbx", "sbx-rl")}  # module, name on PyPI
-LABELS = {"smose": "smose_sac.py", "sac-l": "sac_baseline.py --size L", "sb3": "Stable-Baselines3 SAC"}
+LABELS = {name: " ".join(command) for name, command in TRAINERS.items()} | {"sb3": "Stable-Baselines3 SAC"}
 LABELS |= {"sbx": "SBX SAC", "floor": "matrix products alone", "floor-l": "the same with SAC-L's actor"}
-NEURAL = {"sac-l", "sb3", "sbx"}  # whose actor is a network of the critics' size
+NEURAL = {"sac-l", "sac-l-bf16", "sb3", "sbx"}  # whose actor is a network of the critics' size
 BATCH_SIZE, HIDDEN = 256, 256
 SETTLE = 40  # updates before the first round: caches fill, compilers compile
 DECISIONS, DECISION_ROUNDS = 200, 5
@@ -70,7 +71,7 @@ class Args:
     """steps of a round; even, because the actor is updated twice on every second step"""
     peers: tuple[Literal["sb3", "sbx"], ...] = ("sb3",)
     """other people's SAC: sb3 (Stable-Baselines3), sbx (its JAX sibling)"""
-    only: tuple[Literal["smose", "sac-l", "sb3", "sbx", "floor"], ...] = ()
+    only: tuple[Literal["smose", "sac-l", "smose-bf16", "sac-l-bf16", "sb3", "sbx", "floor"], ...] = ()
     """measure just these"""
     sweep: bool = True
     """also measure smose_sac.py's cost over the number of experts and the batch size"""
@@ -90,7 +91,7 @@ class Args:
     """random steps before learning, not measured"""
     core: Optional[int] = None
     """CPU to run on (default: the last one)"""
-    json: Optional[str] = None
+    output: Optional[str] = None
     """write all numbers, with every round's, to this file"""
 
 
@@ -587,8 +588,8 @@ def check_args(args: Args) -> tuple[int, int]:
         if name in PEERS and importlib.util.find_spec(PEERS[name][0]) is None:
             package = PEERS[name][1]
             raise UserError(f"{package} is not installed; pip install {package}, or go without by --peers or --only")
-    if args.json and (not Path(args.json).parent.is_dir() or Path(args.json).is_dir()):
-        raise UserError(f"cannot write {args.json}; give a file name in a folder that exists")
+    if args.output and (not Path(args.output).parent.is_dir() or Path(args.output).is_dir()):
+        raise UserError(f"cannot write {args.output}; give a file name in a folder that exists")
     if args.memory_env:
         environment_sizes(args.memory_env)
     return environment_sizes(args.env_id)
@@ -647,10 +648,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # leave through the clean-up
     args = parse_args(Args, __doc__)
     numbers = benchmark(args)
-    if args.json:
-        part = Path(args.json + ".part")
+    if args.output:
+        part = Path(args.output + ".part")
         part.write_text(json.dumps(numbers, indent=2) + "\n")
-        os.replace(part, args.json)
+        os.replace(part, args.output)
 
 
 if __name__ == "__main__":
