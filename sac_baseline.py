@@ -449,8 +449,7 @@ def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor
     """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
     if precision == "float32":
         return torch.matmul
-    # a processor without instructions for bfloat16 takes four times as long for it as for float32
-    kind = torch.bfloat16 if has_bfloat16(device) else torch.float32
+    kind = torch.bfloat16 if has_bfloat16(device) else torch.float32  # without instructions no faster, but as exact
     return lambda a, b: (a.bfloat16().to(kind) @ b.bfloat16().to(kind)).bfloat16().to(a.dtype)
 
 
@@ -464,21 +463,21 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
     kept, start = use_private_cache(), time.time()
     say("compiling the two updates ...")
-    of_losses = [torch.func.grad(loss, has_aux=True) for loss in (learner.critic_loss, learner.actor_loss)]
-    compiled = [torch.compile(f, fullgraph=True, dynamic=False, isolate_recompiles=True) for f in of_losses]
-    before = torch.get_rng_state(), learner.critic_gradient, learner.actor_gradient
-    learner.critic_gradient, learner.actor_gradient = compiled
+    plain, state = (learner.critic_gradient, learner.actor_gradient), torch.get_rng_state()
+    learner.critic_gradient, learner.actor_gradient = (
+        torch.compile(torch.func.grad(loss, has_aux=True), fullgraph=True, dynamic=False, isolate_recompiles=True)
+        for loss in (learner.critic_loss, learner.actor_loss)
+    )
     try:
         batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
-        learner.gradient_of_critics(batch)
-        learner.gradient_of_actor(batch)
+        learner.gradient_of_critics(batch), learner.gradient_of_actor(batch)
     except Exception as error:  # above all: no C++ compiler
-        _, learner.critic_gradient, learner.actor_gradient = before
+        learner.critic_gradient, learner.actor_gradient = plain
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
         return False
     finally:
-        torch.set_rng_state(before[0])
+        torch.set_rng_state(state)
     say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
     return True
 
@@ -528,10 +527,10 @@ class Rollout:
     """The environment in use, and what it takes to bring it back to this very step."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.before = env, 0, deque(maxlen=REPLAYED)
+        self.env, self.episode, self.before = env, -1, deque(maxlen=REPLAYED)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
-        self.call(env.reset, seed=seed)
+        self.reset(seed)
         self.reset()
 
     def call(self, function: Callable, *values, **settings) -> tuple:
@@ -545,9 +544,9 @@ class Rollout:
             raise UserError(f"the environment gave the observation {obs.tolist()} in {function.__name__}")
         return obs, *others
 
-    def reset(self) -> None:
+    def reset(self, seed: Optional[int] = None) -> None:
         self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
-        self.obs, _ = self.call(self.env.reset)
+        self.obs, _ = self.call(self.env.reset, seed=seed)
         self.before.clear()  # the simulator's states before the last steps of this episode
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
@@ -599,8 +598,8 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Op
     limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
     rollout, returns, choices, ended, frames = Rollout(env, first_seed), [], [], [], []
     for episode in range(episodes):
-        obs, _ = rollout.call(env.reset, seed=first_seed + episode)
-        total, experts, done = 0.0, [], False
+        rollout.reset(first_seed + episode)
+        experts, done = [], False
         while not done:
             if STOP:
                 return None
@@ -610,13 +609,13 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Op
                 except Exception as error:  # no GL: all but the video goes on
                     print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
                     args.capture_video, video = False, None
-            action, expert = actor.act(obs)
-            obs, reward, terminated, truncated = rollout.step(action)
-            total, done = total + reward, terminated or truncated or len(experts) + 1 == limit
+            action, expert = actor.act(rollout.obs)
             experts.append(expert)
+            _, _, terminated, truncated = rollout.step(action)
+            done = terminated or truncated or len(experts) == limit
         if len(experts) == limit:
             say(f"{args.env_id} sets no limit to its episodes: one was cut after {limit:,} steps")
-        returns.append(total)
+        returns.append(rollout.episode_return)
         choices.append(experts)
         ended.append(terminated)
     if frames:
@@ -640,28 +639,20 @@ def camera(env_id: str) -> dict[str, str]:
     return {"render_mode": "rgb_array"} | ({"camera_name": "track"} if follows else {})
 
 
-@contextlib.contextmanager
-def whole(path: Path):
-    """A name to write to; what is written there becomes `path` whole, or not at all."""
+def write_whole(path: Path, content: dict | str, about: Optional[dict[str, str]] = None) -> None:
+    """Text, or tensors with something about them; the file is there whole, or not at all."""
     part = path.with_name(path.name + ".part")
     try:
-        yield part
+        if isinstance(content, str):
+            part.write_text(content, newline="")
+        else:
+            save_file({name: tensor.cpu().contiguous() for name, tensor in content.items()}, part, about)
         with open(part, "r+b") as file:
             os.fsync(file.fileno())
         os.chmod(part, 0o644)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def write_json(path: Path, content: dict) -> None:
-    with whole(path) as part:
-        part.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    with whole(path) as part:
-        save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, part, about)
 
 
 def checksum(tensors: dict[str, Tensor], state: str) -> str:
@@ -739,13 +730,13 @@ class Run:
         config |= {"action_size": self.learner.n_a, **self.numbers(), "args": asdict(self.args) | {"resume": None}}
         config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["hours"], 3)}
         config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
-        write_json(self.folder / "config.json", config | {"versions": VERSIONS})
+        write_whole(self.folder / "config.json", json.dumps(config | {"versions": VERSIONS}, indent=2) + "\n")
 
     def save_actor(self, name: str) -> None:
         about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
         about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
         tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
-        save_tensors(self.folder / name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
+        write_whole(self.folder / name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
 
     def compile_at_first(self) -> None:
         """What was used before is used again, if it can be: other rounding would end in other weights."""
@@ -758,20 +749,19 @@ class Run:
             say("it was compiled until here: the weights will differ from those of an uninterrupted run")
         self.write_config()
 
-    def log(self, **values: float) -> None:
+    def log(self, kind: str, values: dict) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name.replace("__", "/"), float(value), self.progress["global_step"] + 1)
+            self.writer.add_scalar(f"{kind}/{name}", float(value), self.progress["global_step"] + 1)
 
     def end_episode(self) -> None:
         self.latest = self.rollout.episode_return
-        self.log(charts__episodic_return=self.latest, charts__episodic_length=self.rollout.episode_length)
+        self.log("charts", {"episodic_return": self.latest, "episodic_length": self.rollout.episode_length})
 
     def end_update(self, logs: dict[str, Tensor]) -> None:
         if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
             raise UserError(f"losses became { ({name: float(value) for name, value in logs.items()}) }")
         if self.progress["global_step"] % 100 == 0:
-            logs = logs | {"alpha": self.learner.log_alpha.exp()}
-            self.log(**{f"losses/{name}": value for name, value in logs.items()})
+            self.log("losses", logs | {"alpha": self.learner.log_alpha.exp()})
 
     def end_step(self, experts: deque) -> bool:
         """Whatever is due after a step; whether to leave."""
@@ -798,9 +788,9 @@ class Run:
         row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
         header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
         earlier = [line for line in csv.reader(path.open()) if line][1:] if path.exists() else []
-        with whole(path) as part, part.open("w", newline="") as file:
-            csv.writer(file).writerow([*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))])
-            csv.writer(file).writerows([*(line for line in earlier if int(line[0]) < step), row])
+        rows = [[*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))]]
+        rows += [*(line for line in earlier if int(line[0]) < step), row]
+        write_whole(path, "".join(",".join(map(str, line)) + "\r\n" for line in rows))
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
         self.progress["evaluated"] = step
         self.save_actor("actor.safetensors")
@@ -815,10 +805,10 @@ class Run:
         if step > self.args.learning_starts:
             self.marks.append((step, time.time()))
             said = f"return {self.latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
-            self.log(**{f"experts/usage_{m}": share for m, share in enumerate(shares, 1)})
+            self.log("experts", {f"usage_{m}": share for m, share in enumerate(shares, 1)})
         if len(self.marks) > 1:
             rate = (step - self.marks[0][0]) / (self.marks[-1][1] - self.marks[0][1])
-            self.log(charts__SPS=rate)
+            self.log("charts", {"SPS": rate})
             said = f"{rate:.0f} steps/s  {timedelta(seconds=round((total - step) / rate))} left  {said}"
         if step % 10_000 == 0:
             say(f"step {step:,}/{total:,}  {said}")
@@ -833,7 +823,7 @@ class Run:
             sys.exit(128 + STOP[0])
         about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
         about |= {"episodes": args.final_eval_episodes, **self.numbers()}
-        write_json(self.folder / "evaluation.json", about | result)
+        write_whole(self.folder / "evaluation.json", json.dumps(about | result, indent=2) + "\n")
         self.write_config()
         settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
         self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
@@ -853,7 +843,7 @@ class Run:
         state = json.dumps({"progress": self.progress, "env": env, "explore": explore})
         about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
         self.replay.file.flush()
-        save_tensors(self.folder / "checkpoint.safetensors", tensors, about)
+        write_whole(self.folder / "checkpoint.safetensors", tensors, about)
 
     def load_checkpoint(self) -> None:
         """Put everything back as it was."""
@@ -886,7 +876,7 @@ def open_folder(args: Args) -> tuple[Path, io.IOBase]:
         Path("runs").mkdir(exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
         new.chmod(0o755)
-        write_json(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
+        write_whole(new / "config.json", json.dumps({"format": RUN_FORMAT, "args": asdict(args)}))
         while folder == Path() or folder.exists():  # two runs of one name within a second
             folder = Path(f"runs/{name}__{int(time.time())}")
         new.rename(folder)
