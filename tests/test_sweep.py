@@ -480,7 +480,7 @@ def two_hosts(tmp_path, cleanup):
 
 def test_the_readmes_cluster_recipe_works_on_two_hosts_and_a_missing_token_is_named(two_hosts, tmp_path):
     pytest.importorskip("ray")
-    (recipe,) = re.findall(r"\*\*Cluster\.\*\*.*?```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    (recipe,) = re.findall(r"\*\*Cluster\.\*\*.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     (tmp_path / "shared").mkdir()
     recipe = recipe.replace("/shared/smose", f"{tmp_path}/shared").replace("FIRST_NODE", "10.99.0.1")
     token, export, head, other, command = recipe.replace("scripts/", f"{ROOT}/scripts/").splitlines()

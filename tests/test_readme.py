@@ -1,0 +1,180 @@
+"""README.md, followed by somebody who has just cloned the project: every block is run, the long ones with fewer steps."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from saved_actor import load_actor, make_policy
+
+# all blocks share one clone and follow one another: pyproject.toml's --dist loadgroup gives them to one worker
+pytestmark = pytest.mark.xdist_group("readme")
+
+TRAINING = "--total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 --no-compile "
+TRAINING += "--eval-every 200 --eval-episodes 1 --final-eval-episodes 1"
+# what is added to a command to make it short
+FLAGS = {
+    "smose_sac.py": TRAINING,
+    "sac_baseline.py": TRAINING,
+    "interpret.py": "--no-pushes",
+    "interpret.py.* --shorten": "--keep-return 0.01",
+    "distill_trees.py": "--rollout-steps 300 --episodes 1 --fits 2",
+    "evaluate.py": "--episodes 1",
+    "sweep.sh": "--dry-run",
+    "sweep.py": "--dry-run",
+    "-m pytest": "--collect-only",
+}
+# --shorten has no flag for fewer states: constants of scripts/shorten.py, and what they are in the clone
+STATES = "FIT_STATES, ROUND_STATES, JUDGED_STATES = 10_000, 5_000, 60_000"
+FEWER_STATES = "FIT_STATES, ROUND_STATES, JUDGED_STATES = 500, 500, 500"
+# nothing is downloaded: what the requirements name is there, since this test runs in that environment
+INSTALL = re.compile(r"python3 -m venv \.venv && \.venv/bin/pip install -r (\S+) && ")
+# blocks that are not for this machine, and why
+NOT_RUN = {
+    "ray start --head": "needs two hosts; tests/test_sweep.py runs it on two network namespaces",
+    "#SBATCH": "needs SLURM",
+}
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(*languages: str) -> list:
+    """The fenced blocks in these languages, named by their heading and their number under it."""
+    found, heading, count = [], "top", 0
+    for match in re.finditer(r"^#+ ([^\n]*)$|^```(\w+)\n(.*?)^```$", README, re.M | re.S):
+        if match[1] and match[1] != "SMoSE: controllers you can read":
+            heading, count = re.sub(r"\W+", "-", match[1].lower()).strip("-"), 0
+        elif match[2]:
+            count += 1
+            if match[2] in languages:
+                found.append(pytest.param(match[3], id=f"{heading}-{count}"))
+    return found
+
+
+def shortened(command: str, folder: Path) -> str:
+    """A command of the README as it is run here."""
+    installs = INSTALL.match(command)
+    if installs:
+        assert (folder / installs[1]).is_file()
+    command = INSTALL.sub("", command).replace(".venv/bin/", "")  # PATH begins with this very environment
+    command = re.sub(r"runs/(\S+)__\d{10}\b", lambda match: earlier_run(folder, match[1]), command)
+    before, separator, after = re.sub(r"\s+# .*", "", command).partition(" -- ")
+    for script, flags in FLAGS.items():
+        if re.search(rf"(?<!\w){script}\b", before):
+            before += f" {flags}"
+    return before + separator + after
+
+
+def earlier_run(folder: Path, name: str) -> str:
+    """The run of this name that an earlier command left."""
+    (run, *_) = sorted(folder.glob(f"runs/{name}__*"))
+    return str(run.relative_to(folder))
+
+
+def run(command: str, folder: Path) -> str:
+    """What a command prints, as typed in a shell there."""
+    env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    env.pop("PYTEST_ADDOPTS", None)
+    done = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, text=True, env=env, timeout=300)
+    assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """a fresh clone, with what is not yet committed here"""
+    folder = tmp_path_factory.mktemp("readme") / "smose"
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no git repository, so it can't be cloned")
+    run(f"git clone --quiet '{ROOT}' '{folder}' && git -C '{ROOT}' diff --binary HEAD > changes", folder.parent)
+    if (folder.parent / "changes").stat().st_size:
+        run("git apply ../changes", folder)
+    shorten = folder / "scripts/shorten.py"
+    assert STATES in shorten.read_text()
+    shorten.write_text(shorten.read_text().replace(STATES, FEWER_STATES))
+    write_environment(folder)
+    return folder
+
+
+def write_environment(folder: Path) -> None:
+    """The README's environment of one's own, in the file that it names."""
+    (block,) = [param.values[0] for param in blocks("python") if "gym.register" in param.values[0]]
+    assert f"A file `cart.py` where you start the training:\n\n```python\n{block}```\n" in README
+    (folder / "cart.py").write_text(block)
+
+
+@pytest.mark.parametrize("block", blocks("bash"))
+def test_every_command_works_on_a_fresh_clone(clone, block):
+    for command in block.splitlines():
+        run(shortened(command, clone), clone)
+
+
+def test_what_is_not_run_has_a_reason():
+    for block in [param.values[0] for param in blocks("sh")]:
+        assert sum(words in block for words in NOT_RUN) == 1, block
+    languages = set(re.findall(r"^```(\w+)$", README, re.M))
+    assert languages <= {"bash", "python", "diff", "sh", "bibtex"}, "a language that no test here knows"
+
+
+def test_quoted_report_is_what_the_commands_above_it_write(clone):
+    """Counts may differ a little on another machine; the words may not."""
+    (quote,) = re.findall(r"^> (.*)$", README, re.M)
+    summary = json.loads((clone / "results/policies/Reacher-v4/smose_seed0/report.json").read_text())["summary"]
+    number = r"-?\d+(?:\.\d+)?"
+    (found,) = [text for text in summary if re.sub(number, "N", text) == re.sub(number, "N", quote)]
+    measured, said = (np.array(re.findall(number, text), float) for text in (found, quote))
+    np.testing.assert_allclose(measured, said, rtol=0.1, atol=0.02)
+
+
+def test_five_lines_are_the_deployed_policy(clone):
+    (lines,) = [param.values[0] for param in blocks("python") if "load_file" in param.values[0]]
+    (path,) = re.findall(r'load_file\("(.*?)"\)', lines)
+    policy = make_policy(load_actor(clone / path))
+    states = np.random.default_rng(0).normal(size=(20, 11)).astype(np.float32)
+    np.save(clone / "states.npy", states)
+    body = "\n".join(line for line in lines.splitlines() if not line.startswith(("import", "from", "w =", "s =")))
+    program = f"import sys\nbefore = set(sys.modules)\n{lines}\n"
+    program += "print(*{name.partition('.')[0] for name in set(sys.modules) - before})\n"
+    program += f"for s in np.load('states.npy'):\n    {body.strip().replace(chr(10), chr(10) + '    ')}\n"
+    program += "    print(*map(float, action))\n"
+    (clone / "five_lines.py").write_text(program)
+    imported, *actions = run("python five_lines.py", clone).splitlines()
+    assert {name for name in imported.split() if name not in sys.stdlib_module_names} == {"numpy", "safetensors"}
+    assert len(actions) == len(states)
+    for state, action in zip(states, actions, strict=True):
+        assert np.array_equal(np.array(action.split(), np.float64).astype(np.float32), policy(state)[0])
+
+
+@pytest.mark.parametrize("block", blocks("diff"))
+def test_changes_of_the_method_apply_and_train(clone, block):
+    before = "".join(f"{line[1:]}\n" for line in block.splitlines() if line[0] in " -")
+    after = "".join(f"{line[1:]}\n" for line in block.splitlines() if line[0] in " +")
+    source = (clone / "smose_sac.py").read_text()
+    assert source.count(before) == 1, f"not in smose_sac.py:\n{before}"
+    (clone / "changed.py").write_text(source.replace(before, after))
+    command = "python changed.py --env-id Reacher-v4 --exp-name changed"
+    assert "return" in run(f"{command} {TRAINING}", clone)
+
+
+def test_files_that_are_named_are_there(clone):
+    """Paths in code or links; what a run or a report leaves is named in the tables and made by the commands."""
+    named = set(re.findall(r"(?:results|scripts|tests|\.ci)/[\w./-]*\w", README))
+    named |= set(re.findall(r"\]\(([\w./-]+)\)", README))
+    missing = {path for path in named if not (clone / path).exists()} - {"results/policies/ENV/smose_seed0"}
+    assert missing <= {"results/runs"}
+
+
+def test_flags_that_are_named_exist(clone):
+    """Every --flag in the text or in a block is one of some script's, git's or pip's excluded."""
+    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", re.sub(r"```(?:sh|bibtex)\n.*?```", "", README, flags=re.S)))
+    scripts = [*ROOT.glob("*.py"), *(ROOT / "scripts").glob("*.py"), ROOT / "scripts/sweep.sh"]
+    known = {"--help", "--logdir", "--check"}  # tensorboard's and ruff's
+    for script in scripts:
+        for field in re.findall(r"^    (\w+): ", script.read_text(), re.M):
+            known |= {f"--{field.replace('_', '-')}", f"--no-{field.replace('_', '-')}"}
+    assert named <= known, named - known
