@@ -65,9 +65,9 @@ def assert_one_line_error(done: subprocess.CompletedProcess, *words: str) -> Non
 def tiny(tmp_path_factory) -> tuple[Path, str, dict]:
     """folder, output and numbers of a whole benchmark: all competitors and a sweep"""
     folder = tmp_path_factory.mktemp("benchmark")
-    flags = f"--env-id counted:Counted-v0 --rounds {ROUNDS} --steps-per-round {STEPS} --output numbers.json --device cpu"
+    flags = f"--env-id counted:Counted-v0 --rounds {ROUNDS} --steps-per-round {STEPS} --output numbers.json"
     flags += f" --learning-starts {LEARNING_STARTS} --buffer-size 1000 --experts 8 16 --batch-sizes 64"
-    flags += " --no-compile"  # which would take minutes, and is the trainers' own matter
+    flags += " --device cpu --no-compile"  # compiling takes minutes, and is the trainers' own matter
     done = run_cli(folder, *flags.split())
     assert done.returncode == 0 and done.stderr == "", done.stderr
     return folder, done.stdout, json.loads((folder / "numbers.json").read_text())
@@ -198,7 +198,8 @@ def test_floor_counts_what_a_step_cannot_avoid():
 
 
 def test_a_competitor_that_breaks_is_named_with_its_reason(tmp_path):
-    done = run_cli(tmp_path, *"--env-id counted:Broken-v0 --only smose --no-sweep --device cpu --output out.json".split())
+    flags = "--env-id counted:Broken-v0 --only smose --no-sweep --device cpu --output out.json"
+    done = run_cli(tmp_path, *flags.split())
     assert_one_line_error(done, "smose_sac.py ended before it was measured", "the spring has snapped")
     assert not (tmp_path / "out.json").exists() and list((tmp_path / "scratch").iterdir()) == []
 

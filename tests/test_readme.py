@@ -1,4 +1,4 @@
-"""README.md, followed by somebody who has just cloned the project: every block is run, the long ones with fewer steps."""
+"""README.md, followed by somebody who has just cloned the project: every block is run, long ones with fewer steps."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from safetensors.numpy import load_file
 from saved_actor import load_actor, make_policy
 
 # all blocks share one clone and follow one another: pyproject.toml's --dist loadgroup gives them to one worker
@@ -72,8 +73,9 @@ def shortened(command: str, folder: Path) -> str:
 
 def earlier_run(folder: Path, name: str) -> str:
     """The run of this name that an earlier command left."""
-    (run, *_) = sorted(folder.glob(f"runs/{name}__*"))
-    return str(run.relative_to(folder))
+    runs = sorted(folder.glob(f"runs/{name}__*"))
+    assert runs, f"no command of the README before this one leaves a run {name}"
+    return str(runs[0].relative_to(folder))
 
 
 def run(command: str, folder: Path) -> str:
@@ -121,10 +123,11 @@ def test_what_is_not_run_has_a_reason():
     assert languages <= {"bash", "python", "diff", "sh", "bibtex"}, "a language that no test here knows"
 
 
-def test_quoted_report_is_what_the_commands_above_it_write(clone):
+def test_quoted_report_is_what_interpret_writes(clone):
     """Counts may differ a little on another machine; the words may not."""
     (quote,) = re.findall(r"^> (.*)$", README, re.M)
-    summary = json.loads((clone / "results/policies/Reacher-v4/smose_seed0/report.json").read_text())["summary"]
+    run("python interpret.py results/policies/Reacher-v4/smose_seed0 --no-pushes --output quoted", clone)
+    summary = json.loads((clone / "quoted/report.json").read_text())["summary"]
     number = r"-?\d+(?:\.\d+)?"
     (found,) = [text for text in summary if re.sub(number, "N", text) == re.sub(number, "N", quote)]
     measured, said = (np.array(re.findall(number, text), float) for text in (found, quote))
@@ -162,19 +165,39 @@ def test_changes_of_the_method_apply_and_train(clone, block):
 
 
 def test_files_that_are_named_are_there(clone):
-    """Paths in code or links; what a run or a report leaves is named in the tables and made by the commands."""
+    """Of the project; what runs and reports consist of is made by the commands above."""
     named = set(re.findall(r"(?:results|scripts|tests|\.ci)/[\w./-]*\w", README))
     named |= set(re.findall(r"\]\(([\w./-]+)\)", README))
-    missing = {path for path in named if not (clone / path).exists()} - {"results/policies/ENV/smose_seed0"}
-    assert missing <= {"results/runs"}
+    made = {"results/runs", "results/policies/Reacher-v4/smose_seed0/actor_short.safetensors"}
+    made |= {"results/policies/ENV/smose_seed0"}  # ENV is any of them
+    assert not {path for path in named - made if not (clone / path).exists()}
 
 
-def test_flags_that_are_named_exist(clone):
-    """Every --flag in the text or in a block is one of some script's, git's or pip's excluded."""
-    named = set(re.findall(r"(?<![\w-])--[a-z][\w-]+", re.sub(r"```(?:sh|bibtex)\n.*?```", "", README, flags=re.S)))
-    scripts = [*ROOT.glob("*.py"), *(ROOT / "scripts").glob("*.py"), ROOT / "scripts/sweep.sh"]
+def test_files_that_a_run_is_said_to_leave_are_there(clone):
+    """The table of 'What a run leaves', and the keys that it names."""
+    (table,) = re.findall(r"### What a run leaves\n.*?\n\n(\|.*?)\n\n", README, re.S)
+    run(f"python smose_sac.py --env-id Reacher-v4 --exp-name leaves {TRAINING}", clone)
+    folder = clone / earlier_run(clone, "Reacher-v4__leaves__0")
+    rows = dict(re.findall(r"^\| `(\S+)` \| (.*) \|$", table, re.M))
+    assert len(rows) == table.count("\n") - 1
+    videos = rows.pop("videos/STEP.mp4")
+    assert "--capture-video" in videos
+    left = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    events = {name for name in left if name.startswith("events.out.tfevents.")}
+    assert events and left - events == rows.keys() - {"events.out.tfevents.*"}
+    for name in ("config.json", "evaluation.json"):
+        keys = set(re.findall(r"`([a-z_\d]+)`", rows[name]))
+        assert len(keys) >= 5 and keys <= json.loads((folder / name).read_text()).keys()
+    tensors = load_file(folder / "actor.safetensors")
+    for tensor in re.findall(r"`([a-z_.]+)`", rows["actor.safetensors"]):
+        assert any(key.startswith(tensor) for key in tensors), tensor
+
+
+def test_flags_that_are_named_exist():
+    """Every --flag in the text and in the blocks that are run is some script's."""
+    text = re.sub(r"```(?:sh|bibtex)\n.*?```", "", README, flags=re.S)
     known = {"--help", "--logdir", "--check"}  # tensorboard's and ruff's
-    for script in scripts:
+    for script in (*ROOT.glob("*.py"), *ROOT.glob("scripts/*.py")):
         for field in re.findall(r"^    (\w+): ", script.read_text(), re.M):
             known |= {f"--{field.replace('_', '-')}", f"--no-{field.replace('_', '-')}"}
-    assert named <= known, named - known
+    assert not set(re.findall(r"(?<![\w-])--[a-z][\w-]+", text)) - known
