@@ -124,14 +124,23 @@ def test_what_is_not_run_has_a_reason():
 
 
 def test_quoted_report_is_what_interpret_writes(clone):
-    """Counts may differ a little on another machine; the words may not."""
-    (quote,) = re.findall(r"^> (.*)$", README, re.M)
+    """Counts and returns may differ a little on another machine; the words and the equations may not."""
     run("python interpret.py results/policies/Reacher-v4/smose_seed0 --no-pushes --output quoted", clone)
     summary = json.loads((clone / "quoted/report.json").read_text())["summary"]
+    written = (clone / "quoted/equations.txt").read_text()
+    sentence, *equations = re.findall(r"^> (.+)$", README, re.M)
     number = r"-?\d+(?:\.\d+)?"
-    (found,) = [text for text in summary if re.sub(number, "N", text) == re.sub(number, "N", quote)]
-    measured, said = (np.array(re.findall(number, text), float) for text in (found, quote))
+    (found,) = [text for text in summary if re.sub(number, "N", text) == re.sub(number, "N", sentence)]
+    measured, said = (np.array(re.findall(number, text), float) for text in (found, sentence))
     np.testing.assert_allclose(measured, said, rtol=0.1, atol=0.02)
+
+    assert len(equations) == 3 and all(f"  {equation}\n" in written for equation in equations)
+    (row,) = re.findall(r"<!-- short table -->.*?^\| Reacher-v4 \| (.*?) \|$", README, re.M | re.S)
+    _, numbers, real, printed, nothing, episodes = map(float, row.replace("*", "").split(" | "))
+    (line,) = re.findall("^as printed: .*", written, re.M)
+    words = re.fullmatch(rf"as printed: ({number}) of ({number}) \(doing nothing: ({number})\); (.*)", line)
+    np.testing.assert_allclose([float(words[i]) for i in (1, 2, 3)], [printed, real, nothing], atol=0.2)
+    assert f"of {episodes:.0f} episodes" in words[4] and f"; {numbers:.0f} numbers" in words[4]
 
 
 def test_five_lines_are_the_deployed_policy(clone):
@@ -168,8 +177,7 @@ def test_files_that_are_named_are_there(clone):
     """Of the project; what runs and reports consist of is made by the commands above."""
     named = set(re.findall(r"(?:results|scripts|tests|\.ci)/[\w./-]*\w", README))
     named |= set(re.findall(r"\]\(([\w./-]+)\)", README))
-    made = {"results/runs", "results/policies/Reacher-v4/smose_seed0/actor_short.safetensors"}
-    made |= {"results/policies/ENV/smose_seed0"}  # ENV is any of them
+    made = {"results/runs", "results/policies/ENV/smose_seed0"}  # ENV is any of them
     assert not {path for path in named - made if not (clone / path).exists()}
 
 
