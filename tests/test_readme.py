@@ -1,4 +1,7 @@
-"""README.md, followed by somebody who has just cloned the project: every block is run, long ones with fewer steps."""
+"""README.md, followed by somebody who has just cloned the project: every block is run, long ones with fewer steps.
+
+Blocks follow one another in one clone: later ones need runs that earlier ones leave.
+"""
 
 import json
 import os
@@ -12,9 +15,6 @@ import pytest
 from conftest import ROOT
 from safetensors.numpy import load_file
 from saved_actor import load_actor, make_policy
-
-# all blocks share one clone and follow one another: pyproject.toml's --dist loadgroup gives them to one worker
-pytestmark = pytest.mark.xdist_group("readme")
 
 TRAINING = "--total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 --no-compile "
 TRAINING += "--eval-every 200 --eval-episodes 1 --final-eval-episodes 1"
@@ -74,7 +74,7 @@ def shortened(command: str, folder: Path) -> str:
 def earlier_run(folder: Path, name: str) -> str:
     """The run of this name that an earlier command left."""
     runs = sorted(folder.glob(f"runs/{name}__*"))
-    assert runs, f"no command of the README before this one leaves a run {name}"
+    assert runs, f"no command of the README that ran before this one leaves a run {name}"
     return str(runs[0].relative_to(folder))
 
 
