@@ -93,7 +93,9 @@ def clone(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("readme") / "smose"
     if not (ROOT / ".git").exists():
         pytest.skip("this is no git repository, so it can't be cloned")
-    run(f"git clone --quiet '{ROOT}' '{folder}' && git -C '{ROOT}' diff --binary HEAD > changes", folder.parent)
+    (folder.parent / "gitconfig").write_text("[safe]\n\tdirectory = *\n")  # CI's checkout may be another user's
+    git = "export GIT_CONFIG_GLOBAL=$PWD/gitconfig; git"
+    run(f"{git} clone --quiet '{ROOT}' '{folder}' && git -C '{ROOT}' diff --binary HEAD > changes", folder.parent)
     if (folder.parent / "changes").stat().st_size:
         run("git apply ../changes", folder)
     shorten = folder / "scripts/shorten.py"
