@@ -195,7 +195,8 @@ class Replay:
 
     def obs_std(self) -> Tensor:
         """The standard deviation of each observation over all that can be sampled."""
-        return self.rows[: min(self.count, self.n_rows), : self.widths["obs"]].double().std(0).float()
+        steps = torch.arange(max(0, self.count - self.size), self.count) % self.n_rows
+        return self.rows[steps, : self.widths["obs"]].double().std(0).float()
 
 
 def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
