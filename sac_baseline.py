@@ -555,12 +555,16 @@ class Rollout:
         if self.simulator:
             self.before.append(np.zeros(mujoco.mj_stateSize(self.simulator[0], INTEGRATION)))
             mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
-        answer = self.call(self.env.step, action.astype(self.env.action_space.dtype))
-        self.obs, reward, terminated, truncated = answer[0], float(answer[1]), bool(answer[2]), bool(answer[3])
+        self.obs, *others = self.call(self.env.step, action.astype(self.env.action_space.dtype))
+        try:
+            reward, terminated, truncated, _ = others
+            reward = float(reward)
+        except (TypeError, ValueError) as error:
+            raise UserError(f"the environment gave {others[:3]} for reward, terminated and truncated") from error
         if not math.isfinite(reward):
             raise UserError(f"the environment gave the reward {reward}")
         self.episode_return, self.episode_length = self.episode_return + reward, self.episode_length + 1
-        return self.obs, reward, terminated, truncated
+        return self.obs, reward, bool(terminated), bool(truncated)
 
     def state(self) -> tuple[dict[str, Tensor], dict]:
         tensors = {"env.obs": torch.from_numpy(self.obs), "env.before": torch.tensor(np.array([*self.before]))}
