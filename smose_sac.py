@@ -964,7 +964,11 @@ def open_folder(args: Args) -> tuple[Path, io.IOBase]:
         Path("runs").mkdir(exist_ok=True)
         new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
         new.chmod(0o755)
-        write_whole(new / "config.json", json.dumps({"format": RUN_FORMAT, "args": asdict(args)}))
+        try:
+            write_whole(new / "config.json", json.dumps({"format": RUN_FORMAT, "args": asdict(args)}))
+        except OSError:
+            new.rmdir()
+            raise
         while folder == Path() or folder.exists():  # two runs of one name within a second
             folder = Path(f"runs/{name}__{int(time.time())}")
         new.rename(folder)
