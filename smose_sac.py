@@ -352,7 +352,7 @@ class Learner:
         self.args, self.n_s, self.n_a = args, n_s, n_a
         self.actor = Actor(n_s, n_a, args, env.action_space, device)
         self.prunes = args.keep < 1 or args.router_inputs is not None
-        if not 1 <= (args.router_inputs or n_s) <= n_s:
+        if args.router_inputs is not None and not 1 <= args.router_inputs <= n_s:
             raise UserError(f"--router-inputs {args.router_inputs} is out of range; give a number from 1 to {n_s}")
         self.dense = [part.clone() for part in self.actor.weights] if self.prunes else self.actor.weights
         self.masks = [torch.ones_like(part) for part in self.actor.weights]  # the actor is what they leave of `dense`
