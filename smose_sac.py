@@ -40,7 +40,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Optional
+from typing import Annotated, Literal, NamedTuple, Optional, get_args, get_origin, get_type_hints
 
 import gymnasium as gym
 import imageio
@@ -119,19 +119,21 @@ class Args:
     log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
+def fits(value, kind) -> bool:
+    """Is the value what its annotation says?"""
+    if kind is float:
+        return type(value) in (int, float)
+    options = get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
+    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
+
+
 def check_args(args: Args) -> None:
     """Refuse what can't be meant, before anything is written."""
-    for name, value in asdict(args).items():  # they may come from a config.json that somebody edited
-        usual = getattr(Args, name)
-        kinds = (
-            (type(usual), int)
-            if type(usual) is float
-            else (str, int, tuple, type(None))
-            if usual is None
-            else type(usual)
-        )
-        if not isinstance(value, kinds) or isinstance(value, bool) != isinstance(usual, bool):
-            raise UserError(f"{name} can't be {value!r}; mend config.json or start a new run")
+    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
+        if not fits(getattr(args, name), kind):
+            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
     counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
     ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
     ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
