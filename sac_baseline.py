@@ -30,6 +30,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections import deque
@@ -939,6 +940,8 @@ def resumed_args(folder: str) -> Args:
 
 
 def main() -> None:
+    # what TensorBoard's thread could not write, its next call raises here
+    threading.excepthook = lambda told: told.exc_type is OSError or threading.__excepthook__(told)
     try:
         args = parse_args()
         train(args if args.resume is None else resumed_args(args.resume))
