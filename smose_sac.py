@@ -765,6 +765,8 @@ class Run:
         try:
             if resumed and not (self.folder / "replay.npy").exists():
                 raise UserError(f"{self.folder}/replay.npy is gone (--no-keep-replay removes it); start a new run")
+            if not resumed:
+                (self.folder / "replay.npy").unlink(missing_ok=True)  # it may have been killed while making it
             self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
             if resumed:
                 self.load_checkpoint()
@@ -787,7 +789,7 @@ class Run:
 
             who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
             wandb.init(**who, config=asdict(args), dir=str(self.folder), sync_tensorboard=True)
-        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if resumed else None)
+        self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
         if self.actor.n_experts:
