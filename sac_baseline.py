@@ -797,9 +797,10 @@ class Run:
         lengths, shares = result["lengths"], result.get("expert_usage", [])
         row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
         header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
-        earlier = [line for line in csv.reader(path.open()) if line][1:] if path.exists() else []
+        lines = csv.reader(path.open(errors="replace")) if path.exists() else []
+        earlier = [line for line in lines if line and line[0].isdecimal() and int(line[0]) < step]
         rows = [[*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))]]
-        rows += [*(line for line in earlier if int(line[0]) < step), row]
+        rows += [*earlier, row]
         write_whole(path, "".join(",".join(map(str, line)) + "\r\n" for line in rows))
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
         self.progress["evaluated"] = step
