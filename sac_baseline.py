@@ -468,9 +468,10 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     kept, start = use_private_cache(), time.time()
     say("compiling the two updates ...")
     plain, state = (learner.critic_gradient, learner.actor_gradient), torch.get_rng_state()
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
+    how["options"] = {"emulate_precision_casts": True}  # or the compiler would leave rounding to bfloat16 out
     learner.critic_gradient, learner.actor_gradient = (
-        torch.compile(torch.func.grad(loss, has_aux=True), fullgraph=True, dynamic=False, isolate_recompiles=True)
-        for loss in (learner.critic_loss, learner.actor_loss)
+        torch.compile(torch.func.grad(loss, has_aux=True), **how) for loss in (learner.critic_loss, learner.actor_loss)
     )
     try:
         batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
