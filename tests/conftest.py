@@ -57,6 +57,19 @@ def sac_run(tmp_path_factory) -> Path:
     return train_tiny("sac_baseline.py", tmp_path_factory.mktemp("sac"), "--size", "S")
 
 
+@pytest.fixture(params=["smose_sac", "sac_baseline"], scope="session")
+def trainer(request) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def reacher(trainer, tmp_path_factory) -> Path:
+    """an uninterrupted run on Reacher-v4, longer than its buffer (read only)"""
+    from commands import REACHER, train
+
+    return train(tmp_path_factory.mktemp("reacher"), trainer, *REACHER)
+
+
 @dataclass
 class Done:
     returncode: int

@@ -1,9 +1,9 @@
 """The science of smose_sac.py against plain float64 autograd, hand-computed cases and the paper's own numbers."""
 
+import ast
+import dataclasses
 import math
-import shutil
-import subprocess
-import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import gymnasium as gym
@@ -12,13 +12,15 @@ import pytest
 import reference
 import torch
 from conftest import needs_compiler
+from torch.nn import functional
 
 import smose_sac
-from smose_sac import Actor, Adam, Args, Learner, Replay, TwinCritic, fuse, load_balance_losses
+from smose_sac import Actor, Args, Batch, Learner, Replay, load_balance_losses, pruning_masks, share_left
 
 CPU = torch.device("cpu")
 SPACE = gym.spaces.Box(np.array([-1.0, -2.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64)  # asymmetric
 N_S, N_A, BATCH = 7, 3, 64
+ENV = SimpleNamespace(observation_space=gym.spaces.Box(-9, 9, (N_S,)), action_space=SPACE)
 GATES = [
     (8, 1, "one-hot"),
     (5, 2, "one-hot"),
@@ -36,252 +38,281 @@ def double():
     torch.set_default_dtype(torch.float32)
 
 
-def rows(states):
-    """[1, s] of each state"""
-    return torch.cat((torch.ones(len(states), 1), states), 1)
+@pytest.fixture
+def own_cache(tmp_path_factory, monkeypatch):
+    """compiled code goes to a folder of the tests'"""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp()))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
 
 
-def make_actor(n_experts=8, top_k=1, gate="one-hot", space=SPACE, **settings):
-    args = Args(n_experts=n_experts, top_k=top_k, gate=gate, batch_size=BATCH, **settings)
-    return Actor(N_S, N_A, args, space, CPU)
-
-
-def make_critic():
-    return TwinCritic(N_S, N_A, Args(batch_size=BATCH, gamma=0.9), CPU, hidden=32)
-
-
-def critic_layers(weights):
-    """The layers [bias | weight] of both critics, each [2, outputs, 1 + inputs]."""
-    w1, b2, w2, b3, w3 = weights
-    return [w1.mT, torch.cat((b2, w2), 1).mT, torch.cat((b3, w3), 2)]
-
-
-def q_values(weights, inputs):
-    return torch.stack([reference.q_value(*(layer[i] for layer in critic_layers(weights)), inputs) for i in (0, 1)])
-
-
-def reference_actor_loss(weight, actor, critic, states, alpha):
-    """With the noise that the actor drew last -> loss with balance terms, f_imp, f_load, actions, log-probabilities"""
-    m = actor.n_experts
-    gate, router_noise, noise = "one-hot" if actor.one_hot else "softmax", actor.router_noise.T / m, actor.noise.T
-    experts = weight[m:].view(m, 2 * N_A, 1 + N_S)
-    heads, logits, noisy = reference.moe_heads(weight[:m], experts, states, router_noise, actor.top_k, gate)
-    action, log_pi = reference.squashed_sample(*heads.chunk(2, 1), noise, actor.scale[:, 0], actor.bias[:, 0])
-    q = q_values(critic.weights, torch.cat((states, action), 1)).amin(0)
-    f_imp, f_load = reference.balance_losses(logits, noisy, actor.top_k)
-    return (alpha * log_pi - q).mean() + actor.balance_coef * (f_imp + f_load), f_imp, f_load, action, log_pi
-
-
-@pytest.mark.parametrize("n_experts, top_k, gate", GATES)
-def test_actor_forward_losses_and_gradient_equal_autograd(double, n_experts, top_k, gate):
+def make_learner(n_experts=8, top_k=1, gate="one-hot", **settings) -> Learner:
     torch.manual_seed(1)
-    check_actor(make_actor(n_experts, top_k, gate), make_critic())
+    args = Args(n_experts=n_experts, top_k=top_k, gate=gate, batch_size=BATCH, **settings)
+    return Learner(args, ENV, CPU)
 
 
-def check_actor(actor, critic):
-    states, alpha = torch.randn(BATCH, N_S), 0.3
-    x = torch.cat((rows(states), torch.zeros(BATCH, N_A)), 1)
-    log_pi = actor.sample(x[:, : 1 + N_S], x[:, 1 + N_S :], update=True)
-    q, q_gradient = critic.action_gradient(x)
-    mean_log_pi, *losses = actor.backward(q_gradient, torch.tensor(alpha))
-
-    weight = actor.flat.view(-1, 1 + N_S).clone().requires_grad_()
-    loss, f_imp, f_load, action, expected_log_pi = reference_actor_loss(weight, actor, critic, states, alpha)
-    loss.backward()
-    torch.testing.assert_close(x[:, 1 + N_S :], action.detach(), rtol=0, atol=1e-12)
-    torch.testing.assert_close(q, q_values(critic.weights, x[:, 1:]), rtol=0, atol=1e-12)
-    torch.testing.assert_close(log_pi, expected_log_pi.detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(mean_log_pi, expected_log_pi.mean().detach(), rtol=0, atol=1e-9)
-    torch.testing.assert_close(losses, [f_imp.detach(), f_load.detach()], rtol=0, atol=1e-12)
-    torch.testing.assert_close(actor.flat.grad.view_as(weight), weight.grad, rtol=1e-9, atol=1e-12)
+def plain_twin(learner: Learner, q_value=reference.cleanrl_q) -> reference.PlainLearner:
+    """The reference, from the learner's own weights."""
+    args, actor = learner.args, learner.actor
+    settings = args.n_experts, args.top_k, args.gate, args.balance_coef, args.authors
+    policy = reference.MixturePolicy(actor.scale, actor.bias, *settings)
+    plain = reference.PlainLearner(policy, actor.weights, learner.critic, q_value, args.gamma, args.tau)
+    plain.target = [part.double().clone() for part in learner.target]
+    with torch.no_grad():
+        plain.log_alpha.fill_(learner.log_alpha.item())
+    return plain
 
 
-def test_critic_forward_and_gradient_equal_autograd(double):
-    torch.manual_seed(3)
-    check_critic(make_critic())
+def random_batch(n=BATCH, seed=3) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+    obs, next_obs = (torch.randn(n, N_S, generator=generator) for _ in range(2))
+    action = torch.rand(n, N_A, generator=generator) * torch.tensor([2.0, 3.0, 3.0]) + torch.tensor([-1.0, -2.0, 0.0])
+    terminated = (torch.rand(n, generator=generator) < 0.3).to(obs.dtype)
+    return Batch(obs, action, next_obs, torch.randn(n, generator=generator), terminated)
 
 
-def check_critic(critic):
-    critic.target_flat.mul_(1.1)
-    inputs, next_inputs = torch.randn(BATCH, N_S + N_A), torch.randn(BATCH, N_S + N_A)
-    reward, terminated, next_log_pi = torch.randn(BATCH), (torch.rand(BATCH) < 0.3).double(), torch.randn(BATCH)
-    next_q = q_values(critic.target_weights, next_inputs).amin(0)
-    y = reward + 0.9 * (1 - terminated) * (next_q - 0.3 * next_log_pi)
-    layers = [layer.clone().requires_grad_() for layer in critic.weights]
-    values = q_values(layers, inputs)
-    losses = (values - y).square().mean(1)
-    losses.sum().backward()
-    replay = SimpleNamespace(x=rows(inputs), next_x=rows(next_inputs), reward=reward, terminated=terminated)
-    q, q_losses = critic.backward(replay, next_log_pi, torch.tensor(0.3))
-    torch.testing.assert_close(q, values.detach(), rtol=0, atol=1e-13)
-    torch.testing.assert_close(q_losses, losses.detach(), rtol=0, atol=1e-13)
-    for layer, grad in zip(layers, critic.grads, strict=True):
-        torch.testing.assert_close(grad, layer.grad, rtol=1e-10, atol=1e-14)
-
-
-@needs_compiler
-@pytest.mark.parametrize("gates", [(8, 1, "one-hot"), (5, 2, "softmax")])
-def test_compiled_functions_equal_autograd_too(double, gates, capsys):
-    """Two actors of one shape: what the compiler keeps for the first must not serve the second its constants."""
-    torch.manual_seed(2)
-    for space in (SPACE, gym.spaces.Box(-2.0, 7.0, (N_A,))):
-        actor, critic = make_actor(*gates, space=space), make_critic()
-        methods = actor.draw, actor.loss_gradient, critic.td_gradient, critic.smaller_critic
-        fuse(*methods)
-        check_actor(actor, critic)
-        check_critic(critic)
-        check_actor(actor, critic)  # the weights' memory changed since
-        assert all(getattr(method.__self__, method.__name__) != method for method in methods)  # compiled, really
-    assert "fails" not in capsys.readouterr().out
-
-
-def test_adam_equals_pytorchs():
+@pytest.mark.parametrize("authors", [False, True], ids=["paper", "authors"])
+@pytest.mark.parametrize("n_experts, top_k, gate", GATES)
+def test_actor_loss_and_gradient_equal_the_reference(double, n_experts, top_k, gate, authors):
+    if authors and n_experts == 1:
+        pytest.skip("one expert has no sample standard deviation")
+    learner, batch = make_learner(n_experts, top_k, gate, authors=authors), random_batch()
+    learner.log_alpha.fill_(-1.2)
+    plain = plain_twin(learner)
     torch.manual_seed(4)
-    flat = torch.randn(1000)
-    plain = flat.clone().requires_grad_()
-    ours, theirs = Adam(flat, 3e-3), torch.optim.Adam([plain], lr=3e-3)
-    for _ in range(50):
-        plain.grad = flat.grad = torch.randn(1000)
-        ours.step()
-        theirs.step()
-    torch.testing.assert_close(flat, plain.detach(), rtol=0, atol=1e-6)
+    (*gradient, of_alpha), logs = learner.gradient_of_actor(batch)
+    torch.manual_seed(4)
+    noise = plain.policy.draw(BATCH, update=True)
+    loss, log_pi = plain.actor_loss(plain.actor, batch.obs, noise)
+    expected = torch.autograd.grad(loss, plain.actor)
+    losses = plain.policy.sample(plain.actor, batch.obs, *noise)[2]
+    for ours, theirs in zip(gradient, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    told = torch.stack([logs["actor_loss"], logs["importance"], logs["load"]])
+    torch.testing.assert_close(told, torch.stack([loss, *losses]).detach(), rtol=0, atol=1e-10)
+    alpha = math.exp(-1.2)  # d/dlog_alpha of mean(-alpha (log_pi + target)), the target entropy being -n_a
+    assert of_alpha.item() == pytest.approx(-alpha * (log_pi.mean().item() - N_A), rel=1e-9)
+    assert logs["alpha_loss"].item() == pytest.approx(-alpha * (log_pi.mean().item() - N_A), rel=1e-9)
 
 
-def fill(replay, n_s, n_a, steps, seed=5):
+@pytest.mark.parametrize("authors", [False, True], ids=["paper", "authors"])
+def test_critic_loss_and_gradient_equal_the_reference(double, authors):
+    learner, batch = make_learner(gamma=0.9, authors=authors), random_batch()
+    learner.log_alpha.fill_(-0.7)
+    for part in learner.target:
+        part.mul_(1.1)
+    plain = plain_twin(learner)
+    torch.manual_seed(5)
+    gradient, logs = learner.gradient_of_critics(batch)
+    torch.manual_seed(5)
+    losses = plain.critic_losses(plain.critic, batch, plain.policy.draw(BATCH, update=False))
+    for ours, theirs in zip(gradient, torch.autograd.grad(losses.sum(), plain.critic), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    values = plain.q(plain.critic, batch.obs, batch.action).mean(1)
+    told = torch.stack([logs[n] for n in ("qf1_loss", "qf2_loss", "qf1_values", "qf2_values")])
+    torch.testing.assert_close(told, torch.cat((losses, values)).detach(), rtol=0, atol=1e-12)
+    assert logs["qf_loss"].item() == pytest.approx(losses.mean().item())
+
+
+def fill(replay: Replay, n_s: int, n_a: int, steps: int, seed=5) -> None:
     rng = np.random.default_rng(seed)
     for i in range(steps):
         obs, action, after = rng.normal(size=n_s), rng.uniform(-1, 1, n_a), rng.normal(size=n_s)
-        replay.add(np.concatenate((obs, action, after, (rng.normal(), rng.random() < 0.2, 1 + i // 50))))
+        replay.add(obs, action, after, rng.normal(), rng.random() < 0.2, 1 + i // 50)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("dtype, allowed", [(torch.float64, 1e-7), (torch.float32, 0.3)])
-def test_200_updates_follow_plain_autograd(tmp_path, dtype, allowed, compiled):
-    """The fast path and textbook SAC in float64, from the same weights, batches and noise.
-
-    In float64 they stay together; in float32 rounding grows over 200 steps of Adam, to a few percent of the way.
-    """
-    torch.set_default_dtype(dtype)
-    try:
-        compare_200_updates(tmp_path, allowed, compiled)
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
-def compare_200_updates(tmp_path, allowed, compiled):
-    args = Args(batch_size=64, policy_frequency=1, learning_starts=0, buffer_size=500, compile=compiled)
+def follow(folder: Path, allowed: float, compiled: bool = False, q_value=reference.cleanrl_q, **settings) -> None:
+    """200 updates of a learner and of the reference from the same weights, batches and noise, side by side."""
     torch.manual_seed(6)
-    learner = Learner(args, smose_sac.make_env("Reacher-v4"), CPU)
-    n_s, n_a, m = learner.n_s, learner.n_a, args.n_experts
-    replay = Replay(tmp_path / "replay.npy", n_s, n_a, args, CPU)
-    fill(replay, n_s, n_a, 500)
-    actor, critic = learner.actor, learner.critic
-    start = {"actor": actor.flat.double().clone(), "critic": critic.flat.double().clone()}
-
-    weight = actor.flat.view(-1, 1 + n_s).double().clone().requires_grad_()
-    layers = [layer.double().clone().requires_grad_() for layer in critic.weights]
-    targets = [layer.detach().clone() for layer in layers]
-    log_alpha = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    optimizers = [torch.optim.Adam(p, lr=lr) for p, lr in (([weight], 3e-4), (layers, 1e-3), ([log_alpha], 1e-3))]
-    scale, bias = actor.scale[:, 0].double(), actor.bias[:, 0].double()
-
-    def sample(states, router_noise):
-        experts, noise = weight[m:].view(m, 2 * n_a, 1 + n_s), actor.noise.T.double()
-        heads, logits, noisy = reference.moe_heads(weight[:m], experts, states, router_noise, 1, "one-hot")
-        return *reference.squashed_sample(*heads.chunk(2, 1), noise, scale, bias), logits, noisy
-
-    for _ in range(200):
-        learner.update_critics(replay)
-        x, next_s = replay.x[:, 1:].double().clone(), replay.next_s[:, 1:].double().clone()
-        with torch.no_grad():
-            next_action, next_log_pi, _, _ = sample(next_s, 0.0)
-            next_q = q_values(targets, torch.cat((next_s, next_action), 1)).amin(0)
-            next_value = next_q - log_alpha.exp() * next_log_pi
-            y = replay.reward.double() + args.gamma * (1 - replay.terminated.double()) * next_value
-        optimizers[1].zero_grad()
-        (q_values(layers, x) - y).square().mean(1).sum().backward()
-        optimizers[1].step()
-
-        learner.update_actor(replay)
-        states = x[:, :n_s]
-        action, log_pi, logits, noisy = sample(states, actor.router_noise.T.double() / m)
-        q = q_values(layers, torch.cat((states, action), 1)).amin(0)
-        loss = (log_alpha.exp().detach() * log_pi - q).mean()
-        loss = loss + args.balance_coef * sum(reference.balance_losses(logits, noisy, 1))
-        optimizers[0].zero_grad()
-        loss.backward()
-        optimizers[0].step()
-        optimizers[2].zero_grad()
-        (-log_alpha.exp() * (log_pi.detach() - n_a).mean()).backward()
-        optimizers[2].step()
-
-        critic.target_flat.lerp_(critic.flat, args.tau)
-        with torch.no_grad():
-            for target, layer in zip(targets, layers, strict=True):
-                target.lerp_(layer, args.tau)
-
-    plain = [weight.detach().flatten(), torch.cat([layer.detach().flatten() for layer in layers])]
-    for name, fast, slow in zip(("actor", "critic"), (actor.flat, critic.flat), plain, strict=True):
-        way = (slow - start[name]).norm()
-        assert way > 0.5  # 200 steps really went somewhere
-        assert (fast.double() - slow).norm() < allowed * way
-    assert abs(learner.log_alpha - log_alpha.item()) < 1e-4
+    args = Args(batch_size=64, buffer_size=500, checkpoint_every=10, **settings)
+    learner = Learner(args, ENV, CPU)
+    replay = Replay(folder / "replay.npy", N_S, N_A, args, CPU)
+    fill(replay, N_S, N_A, 500)
+    replay.rows = replay.rows.to(learner.log_alpha.dtype)
+    if compiled:
+        assert smose_sac.compile_updates(learner, replay)
+    plain = plain_twin(learner, q_value)
+    start = {name: part.clone() for name, part in learner.state().items()}
+    for i in range(200):
+        torch.manual_seed(100 + i)
+        batch = replay.sample()
+        learner.update_critics(batch)
+        learner.update_actor(batch)
+        learner.update_target()
+        torch.manual_seed(100 + i)
+        batch = replay.sample()
+        plain.update_critics(batch)
+        plain.update_actor(batch)
+        plain.update_target()
+    for name in ("actor", "critic", "target"):
+        parts = getattr(plain, name)
+        way = sum((part.detach() - start[f"{name}.{i}"]).square().sum() for i, part in enumerate(parts)).sqrt()
+        off = [part.detach() - learner.state()[f"{name}.{i}"] for i, part in enumerate(parts)]
+        assert way > (0.5 if name == "actor" else 1)  # 200 steps really went somewhere
+        assert sum(part.square().sum() for part in off).sqrt() < allowed * way, name
+    assert abs(learner.log_alpha - plain.log_alpha.item()) < 1e-3
     assert abs(learner.log_alpha) > 0.1
 
 
+@pytest.mark.parametrize("settings", [{}, {"authors": True}, {"top_k": 3, "gate": "softmax"}], ids=str)
+def test_200_updates_follow_the_reference(double, tmp_path, settings):
+    follow(tmp_path, 1e-7, **settings)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_200_updates_stay_near_the_reference_in_less_precision(tmp_path, precision):
+    """Rounding grows over 200 steps of Adam, to a few percent of the way."""
+    follow(tmp_path, 0.3, precision=precision)
+
+
+@needs_compiler
+def test_200_compiled_updates_follow_the_reference(double, tmp_path, own_cache):
+    follow(tmp_path, 1e-7, compiled=True)
+
+
+def layer_norm_elu(x, weights, product):
+    """LayerNorm and ELU in place of ReLU: all that it takes to change the critic, with the shapes below."""
+    w1, b1, g1, w2, b2, g2, w3, b3 = weights
+    h = functional.elu(functional.layer_norm(x @ w1 + b1, b1.shape[2:]) * (1 + g1))
+    h = functional.elu(functional.layer_norm(product(h, w2) + b2, b2.shape[2:]) * (1 + g2))
+    return (h * w3).sum(2) + b3
+
+
+def layer_norm_shapes(n_in, hidden=64):
+    row = hidden, (2, 1, hidden)
+    return [(n_in, (2, n_in, hidden)), row, row, (hidden, (2, hidden, hidden)), row, row, row, (hidden, (2, 1))]
+
+
+def hack_the_critic(monkeypatch) -> None:
+    monkeypatch.setattr(smose_sac, "q_values", layer_norm_elu)
+    monkeypatch.setattr(smose_sac, "critic_shapes", layer_norm_shapes)
+
+
+def test_another_critic_is_two_functions_and_follows_its_reference(double, tmp_path, monkeypatch):
+    hack_the_critic(monkeypatch)
+    follow(tmp_path, 1e-7, q_value=reference.layer_norm_elu_q)
+
+
+CLEANRL_SHAPES = [(2, 13, 256), (2, 1, 256), (2, 256, 256), (2, 1, 256), (2, 1, 256), (2, 1)]
+BOTH_CRITICS = [
+    (lambda n_in: list(zip((n_in, n_in, 256, 256, 256, 256), CLEANRL_SHAPES, strict=True)), reference.cleanrl_q),
+    (layer_norm_shapes, reference.layer_norm_elu_q),
+]
+
+
+@pytest.mark.parametrize("shapes, q_value", BOTH_CRITICS, ids=["CleanRL's critic", "another critic"])
+def test_training_is_the_plain_loop(tmp_path, monkeypatch, shapes, q_value):
+    """Initial weights, warm-up, exploration, what learns when and how often, targets: a training step by step."""
+    if shapes is layer_norm_shapes:
+        hack_the_critic(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    args = Args("Reacher-v4", seed=3, total_timesteps=60, learning_starts=30, batch_size=32, buffer_size=200)
+    args = dataclasses.replace(args, eval_every=1000, eval_episodes=1, final_eval_episodes=1, compile=False)
+    run = smose_sac.train(args)
+    policy = reference.MixturePolicy(torch.ones(2), torch.zeros(2))
+    reference.assert_plain_training(run, "Reacher-v4", policy, shapes, q_value, 3, 60, 30, 32)
+
+
+def test_initial_weights_are_pytorchs():
+    """Uniform within 1 / sqrt(inputs), as of torch.nn.Linear."""
+    learner = make_learner()
+    linear = [torch.nn.Linear(N_S + N_A, 256), torch.nn.Linear(256, 256), torch.nn.Linear(256, 1)]
+    weights = learner.critic[0], learner.critic[2], learner.critic[4]
+    for layer, weight in zip(linear, weights, strict=True):
+        assert weight.std().item() == pytest.approx(layer.weight.std().item(), rel=0.15)
+        assert weight.abs().max() <= layer.in_features**-0.5 and weight.abs().max() > 0.95 * layer.in_features**-0.5
+    for part in learner.actor.weights:
+        assert 0.8 * N_S**-0.5 < part.abs().max() <= N_S**-0.5
+    assert all(
+        torch.equal(t, c) and t.data_ptr() != c.data_ptr() for t, c in zip(learner.target, learner.critic, strict=True)
+    )
+    assert learner.log_alpha == 0
+
+
+def test_exploration_has_the_policys_own_standard_deviation():
+    learner = make_learner()
+    obs = np.linspace(-1, 1, N_S, dtype=np.float32)
+    weights, states = [part.double() for part in learner.actor.weights], torch.tensor(obs[None]).double()
+    (heads,), _, _ = reference.moe_heads(weights, states, 0.0, 1, "one-hot")
+    scale, bias = learner.actor.scale.numpy(), learner.actor.bias.numpy()
+    actions = np.array([learner.actor.act(obs, explore=True)[0] for _ in range(4000)], np.float64)
+    x = np.arctanh(np.clip((actions - bias) / scale, -1 + 1e-7, 1 - 1e-7))
+    std = np.exp(-5 + 3.5 * (np.tanh(heads[N_A:].numpy()) + 1))
+    np.testing.assert_allclose(x.mean(0), heads[:N_A].numpy(), atol=5 * std.max() / 4000**0.5)
+    np.testing.assert_allclose(x.std(0), std, rtol=0.06)
+    quiet = learner.actor.act(obs)[0]
+    np.testing.assert_allclose(quiet, scale * np.tanh(heads[:N_A].numpy()) + bias, rtol=1e-5)
+
+
+def test_updates_write_into_nothing_that_they_were_given(monkeypatch):
+    learner, batch = make_learner(keep=0.5), random_batch()
+    before = [part.clone() for part in batch]
+    learner.update_critics(batch)
+    learner.update_actor(batch)
+    learner.update_target()
+    assert all(torch.equal(part, was) for part, was in zip(batch, before, strict=True))
+    state = {name: part.clone() for name, part in learner.state().items()}
+    for gradient in (learner.gradient_of_critics, learner.gradient_of_actor):
+        gradient(batch)
+    assert all(torch.equal(part, state[name]) for name, part in learner.state().items())
+
+
 def test_straight_through_gradient_reaches_every_router_weight():
-    torch.manual_seed(7)
-    actor = make_actor(balance_coef=0.0)
-    actor.sample(rows(torch.randn(BATCH, N_S)), torch.empty(BATCH, N_A), update=True)
-    actor.backward(torch.randn(BATCH, N_A), torch.tensor(0.1))
-    assert (actor.g_router != 0).all()
+    learner = make_learner(balance_coef=0.0)
+    (router, *_), _ = learner.gradient_of_actor(random_batch())
+    assert (router != 0).all()
 
 
-def deterministic_actions(actor, states):
-    """What a batch does without any noise."""
-    s, action = rows(states), torch.empty(BATCH, N_A)
-    actor.draw(actor.router @ s.T, s, actor.experts, actor.no_noise, torch.zeros(N_A, BATCH), action)
-    return action
-
-
-def test_one_hot_gate_lets_the_chosen_expert_count_fully():
-    torch.manual_seed(8)
-    actor = make_actor()
-    states = torch.randn(BATCH, N_S)
-    actions = deterministic_actions(actor, states)
-    tensors = actor.layers()
-    chosen = reference.affine(tensors["router"], states).argmax(1)
-    for i, m in enumerate(chosen):
-        mean = reference.affine(tensors["experts.mean"][m], states[i : i + 1])[0]
-        expected = actor.scale[:, 0] * mean.tanh() + actor.bias[:, 0]
-        torch.testing.assert_close(actions[i], expected, rtol=0, atol=1e-6)
+def test_fixed_entropy_coefficient_stays():
+    learner = make_learner(autotune=False, alpha=0.3)
+    learner.update_actor(random_batch())
+    assert learner.log_alpha.exp().item() == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize("n_experts, top_k, gate", GATES)
-def test_one_decision_in_numpy_is_the_batch_forward(n_experts, top_k, gate):
-    torch.manual_seed(9)
-    actor = make_actor(n_experts, top_k, gate)
-    states = torch.randn(BATCH, N_S)
-    actions = deterministic_actions(actor, states)
+def test_one_decision_in_numpy_is_the_batch_without_noise(n_experts, top_k, gate):
+    actor, obs = make_learner(n_experts, top_k, gate).actor, random_batch().obs
+    heads, logits, _ = reference.moe_heads([part.double() for part in actor.weights], obs.double(), 0.0, top_k, gate)
+    expected = actor.scale * heads[:, :N_A].tanh() + actor.bias
+    actions, _, _ = actor.policy(actor.weights, obs, torch.zeros(BATCH, N_A), torch.zeros(1, n_experts))
+    torch.testing.assert_close(actions.double(), expected, rtol=0, atol=2e-6)
     for i in range(BATCH):
-        action, expert = actor.act(states[i].numpy())
-        np.testing.assert_allclose(action, actions[i].numpy(), atol=2e-6)
-        assert expert == int((actor.router @ rows(states)[i]).argmax())
+        action, expert = actor.act(obs[i].numpy())
+        np.testing.assert_allclose(action, expected[i].numpy(), atol=2e-6)
+        assert expert == int(logits[i].argmax())
+
+
+@pytest.mark.parametrize("gate", ["one-hot", "softmax"])
+@pytest.mark.parametrize("top_k", [1, 2, 5, 40])
+def test_ties_go_to_the_lowest_index(top_k, gate):
+    """Of 40 experts 20 have the same highest score, in random places."""
+    actor = make_learner(40, top_k, gate).actor
+    rng, logits = np.random.default_rng(0), torch.zeros(BATCH, 40)
+    for row in logits:
+        row[torch.from_numpy(rng.permutation(40)[:20])] = 1.0
+    *_, chosen, _ = actor.gate(logits, torch.zeros(1, 40))
+    assert chosen.tolist() == [sorted(range(40), key=lambda m: (-row[m], m))[:top_k] for row in logits]
+    for row, indices in zip(logits, chosen, strict=True):
+        actor.weights[0].zero_()
+        actor.weights[1].copy_(row)
+        assert actor.act(np.ones(N_S, np.float32))[1] == indices[0]
 
 
 def test_importance_and_load_by_hand():
     """Two experts, two states, M = 2: p sums to (1.2, 0.8); gaps of 0 and -1 in units of the noise."""
-    p = torch.tensor([[0.9, 0.3], [0.1, 0.7]])
+    p = torch.tensor([[0.9, 0.1], [0.3, 0.7]])
     logits = torch.tensor([[1.0, 0.5], [0.5, 1.0]])
-    tau = torch.tensor([1.0, 1.0])  # the clean maximum: M (logit - tau) = 0 for the winner, -1 for the other
-    f_imp, f_load = load_balance_losses(logits, p, tau)
-    assert f_imp == pytest.approx(0.5 * (0.2 / 1.0) ** 2)  # population std of (1.2, 0.8) is 0.2, mean 1
-    assert f_load == pytest.approx(0.0, abs=1e-12)  # both experts: Phi(0) + Phi(-1)
-    logits = torch.tensor([[1.0, 1.0], [0.5, 0.5]])  # now expert 1 wins both states
-    _, f_load = load_balance_losses(logits, p, tau)
+    tau = torch.tensor([[1.0], [1.0]])  # the clean maximum: M (logit - tau) = 0 for the winner, -1 for the other
+    losses = load_balance_losses(logits, p, tau)
+    assert losses["importance"] == pytest.approx(0.5 * (0.2 / 1.0) ** 2)  # population std of (1.2, 0.8) is 0.2, mean 1
+    assert losses["load"] == pytest.approx(0.0, abs=1e-12)  # both experts: Phi(0) + Phi(-1)
+    sample = load_balance_losses(logits, p, tau, sample_std=True)["importance"]
+    assert sample == pytest.approx(0.5 * 0.08)  # (0.2^2 + 0.2^2) / (2 - 1)
+    logits = torch.tensor([[1.0, 0.5], [1.0, 0.5]])  # now expert 1 wins both states
+    load = load_balance_losses(logits, p, tau)["load"]
     phi = 0.5 * math.erfc(1 / math.sqrt(2))  # Phi(-1)
     mean, std = (1.0 + 2 * phi) / 2, (1.0 - 2 * phi) / 2
-    assert f_load == pytest.approx(0.5 * (std / mean) ** 2)
+    assert load == pytest.approx(0.5 * (std / mean) ** 2)
 
 
 PAPER_COUNTS = {
@@ -292,23 +323,27 @@ PAPER_COUNTS = {
 
 @pytest.mark.parametrize("env_id", PAPER_COUNTS)
 def test_parameter_counts_are_the_papers(env_id):
-    learner = Learner(Args(batch_size=8), smose_sac.make_env(env_id), CPU)
-    assert (learner.actor.n_active, learner.actor.n_total) == PAPER_COUNTS[env_id]
+    env = smose_sac.make_env(env_id)
+    actor = Learner(Args(batch_size=8), env, CPU).actor
+    assert (actor.n_active, actor.n_total) == PAPER_COUNTS[env_id]
+    two = Learner(Args(batch_size=8, top_k=2), env, CPU).actor
+    active, total = PAPER_COUNTS[env_id]
+    assert two.n_total == total and two.n_active == active + 2 * actor.n_a * (actor.n_s + 1)  # one expert more
 
 
 def test_a_truncation_bootstraps_and_a_termination_does_not(tmp_path):
     """With gamma 1, Q = 0 and Q' = 1000, the loss y^2 tells which transitions look beyond their end."""
-    args = Args(batch_size=16, gamma=1.0, autotune=False, alpha=1e-9, buffer_size=100, compile=False)
+    args = Args(batch_size=16, gamma=1.0, autotune=False, alpha=1e-9, buffer_size=100, checkpoint_every=1)
     for terminated in (False, True):
-        learner = Learner(args, smose_sac.make_env("Reacher-v4"), CPU)
-        replay = Replay(tmp_path / f"{terminated}.npy", learner.n_s, learner.n_a, args, CPU)
-        obs = np.zeros(learner.n_s)
-        replay.add(np.concatenate((obs, np.zeros(learner.n_a), obs, (1.0, terminated, 1))))
-        learner.critic.flat.zero_()
-        learner.critic.target_flat.zero_()
-        learner.critic.target_weights[3][:] = 1000.0
-        _, losses = learner.update_critics(replay)
-        assert losses.tolist() == pytest.approx([1.0 if terminated else 1001.0**2] * 2)
+        learner = Learner(args, ENV, CPU)
+        replay = Replay(tmp_path / f"{terminated}.npy", N_S, N_A, args, CPU)
+        replay.add(np.zeros(N_S), np.zeros(N_A), np.zeros(N_S), 1.0, terminated, 1)
+        for part in (*learner.critic, *learner.target):
+            part.zero_()
+        learner.target[5].fill_(1000.0)
+        logs = learner.update_critics(replay.sample())
+        expected = 1.0 if terminated else 1001.0**2
+        assert [logs["qf1_loss"].item(), logs["qf2_loss"].item()] == pytest.approx([expected] * 2)
 
 
 def test_replay_samples_the_last_transitions_only(tmp_path):
@@ -316,23 +351,197 @@ def test_replay_samples_the_last_transitions_only(tmp_path):
     replay = Replay(tmp_path / "replay.npy", 2, 1, args, CPU)
     seen = set()
     for step in range(200):
-        replay.add(np.array([step, 0, 0, step + 1, 0, step, False, 1]))
-        replay.sample()
-        reward = replay.reward
-        assert reward.max() <= step and reward.min() > step - 30
-        assert (replay.x[:, 1] == reward).all() and (replay.next_s[:, 1] == reward + 1).all()
-        seen |= set(reward.tolist())
+        replay.add([step, -step], [0], [step + 1, 0], step, False, 1)
+        batch = replay.sample()
+        assert batch.reward.max() <= step and batch.reward.min() > step - 30
+        assert (batch.obs[:, 0] == batch.reward).all() and (batch.next_obs[:, 0] == batch.reward + 1).all()
+        assert batch.reward.shape == batch.terminated.shape == (64,)
+        seen |= set(batch.reward.tolist())
     assert len(seen) > 190
     assert np.load(tmp_path / "replay.npy").shape == (40, 8)
 
 
-@pytest.mark.parametrize("script, fixture", [("smose_sac.py", "smose_run"), ("sac_baseline.py", "sac_run")])
-def test_a_finished_run_without_checkpoint_is_left_alone(script, fixture, request, tmp_path):
-    """As the committed policies are: to start again from step 0 there would throw their results away."""
-    run = shutil.copytree(request.getfixturevalue(fixture), tmp_path / "run")
-    (run / "checkpoint.safetensors").unlink()
-    before = {path.name: path.read_bytes() for path in run.iterdir()}
-    command = [sys.executable, smose_sac.__file__.replace("smose_sac.py", script), "--resume", str(run)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and "no checkpoint" in done.stderr and done.stderr.count("\n") == 1
-    assert {path.name: path.read_bytes() for path in run.iterdir()} == before
+def test_spread_of_the_observations_is_that_of_what_can_be_sampled(tmp_path):
+    """Not of the rows to spare, which after a kill are others."""
+    args = Args(batch_size=64, buffer_size=30, checkpoint_every=10)
+    replay, rng = Replay(tmp_path / "replay.npy", 2, 1, args, CPU), np.random.default_rng(0)
+    obs = rng.normal(size=(200, 2)) * np.linspace(1, 9, 200)[:, None]
+    for step in range(200):
+        replay.add(obs[step], [0], [0, 0], 0, False, 1)
+        if step > 1:
+            std = obs[max(0, step - 29) : step + 1].astype(np.float32).std(0, ddof=1)
+            np.testing.assert_allclose(replay.obs_std().numpy(), std, rtol=1e-5)
+
+
+def test_pruning_leaves_the_largest_effects():
+    learner = make_learner()
+    spread = torch.tensor([0.1, 1.0, 3.0, 0.5, 2.0, 0.0, 1.5])
+    router, _, experts, _ = (part.double().numpy() for part in learner.actor.weights)
+    for share, n_inputs in ((1.0, 7), (0.5, 7), (0.2, 7), (0.2, 2), (1.0, 2), (0.01, 1)):
+        masks = pruning_masks(learner.actor.weights, N_A, spread, share, n_inputs)
+        assert {value for mask in masks for value in mask.unique().tolist()} <= {0.0, 1.0}
+        assert masks[1].all() and masks[3].all() and masks[2][:, N_A:].all()  # biases and log-std heads
+
+        means, effect = masks[2][:, :N_A].numpy() == 1, np.abs(experts[:, :N_A] * spread.numpy())
+        assert means.sum() == math.ceil(share * means.size)
+        assert means.all() or effect[means].min() >= effect[~means].max()
+
+        kept, effect = masks[0].numpy() == 1, np.abs((router - router.mean(0)) * spread.numpy())
+        columns = np.argsort(-(effect**2).sum(0))[:n_inputs]
+        unread = np.setdiff1d(np.arange(N_S), columns)
+        assert not kept[:, unread].any()
+        assert kept.sum() == min(math.ceil(share * kept.size), 8 * n_inputs)
+        read, effect = kept[:, columns], effect[:, columns]
+        assert read.all() or effect[read].min() >= effect[~read].max()
+
+
+def test_pruning_looks_at_what_decides():
+    """A column that all experts' scores share decides nothing, however large it is."""
+    learner = make_learner()
+    learner.actor.weights[0][:, 4] = 50.0
+    masks = pruning_masks(learner.actor.weights, N_A, torch.ones(N_S), 1.0, N_S - 1)
+    assert not masks[0][:, 4].any() and masks[0].sum() == 8 * (N_S - 1)
+
+
+def test_the_schedule_is_cubic_from_a_fifth_to_four_fifths():
+    assert [share_left(progress, 0.2) for progress in (0.0, 0.1, 0.2)] == [1.0] * 3
+    assert [share_left(progress, 0.2) for progress in (0.8, 0.9, 1.0)] == pytest.approx([0.2] * 3)
+    assert share_left(0.5, 0.2) == pytest.approx(0.2 + 0.8 / 8)
+    assert share_left(0.35, 0.0) == pytest.approx(0.75**3)
+
+
+def test_pruned_weights_stay_exactly_zero_while_the_others_learn():
+    learner, batch = make_learner(keep=0.25, router_inputs=3), random_batch()
+    learner.prune(torch.ones(N_S), 0.8)
+    pruned = [part == 0 for part in learner.actor.weights]
+    assert pruned[0].any(0).sum() >= N_S - 3 and pruned[2].sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
+    before, dense = [part.clone() for part in learner.actor.weights], [part.clone() for part in learner.dense]
+    for _ in range(5):
+        learner.update_critics(batch)
+        learner.update_actor(batch)
+    for part, was, zero in zip(learner.actor.weights, before, pruned, strict=True):
+        assert (part[zero] == 0).all() and (part[~zero] != was[~zero]).float().mean() > 0.5
+    assert (learner.dense[2] != dense[2]).float().mean() > 0.7  # the pruned ones' twins go on learning
+    masks = [mask.clone() for mask in learner.masks]
+    learner.prune(torch.rand(N_S), 0.81)  # the schedule is over
+    assert all(torch.equal(mask, was) for mask, was in zip(learner.masks, masks, strict=True))
+
+
+def test_a_dense_policy_is_not_touched():
+    learner = make_learner()
+    assert not learner.prunes and learner.dense is learner.actor.weights
+    assert not {name for name in learner.state() if name.startswith(("dense", "mask"))}
+
+
+def bits(x):
+    return x.view(torch.int32) & 0xFFFF  # of a float32, what bfloat16 cuts off
+
+
+def test_bfloat16_products_are_rounded_alike_with_and_without_instructions(monkeypatch):
+    torch.manual_seed(2)
+    a, b, g = torch.randn(2, 50, 256), torch.randn(2, 256, 256), torch.randn(2, 50, 256)
+    found = {}
+    for native in (False, True):
+        monkeypatch.setattr(smose_sac, "has_bfloat16", lambda _, native=native: native)
+        product = smose_sac.product_in("bfloat16", CPU)
+        x, y = a.clone().requires_grad_(), b.clone().requires_grad_()
+        z = product(x, y)
+        assert z.dtype == torch.float32
+        found[native] = [z.detach(), *torch.autograd.grad(z, (x, y), g)]
+        assert all((bits(part) == 0).all() for part in found[native])  # result and gradients are of bfloat16
+    for one, two in zip(found[False], found[True], strict=True):
+        assert (
+            (one - two).abs() <= 2**-7 * two.abs() + 1e-3
+        ).all()  # a last place, where the sums are rounded otherwise
+        assert (one == two).float().mean() > 0.97
+    exact = (a.bfloat16().double() @ b.bfloat16().double()).float()
+    torch.testing.assert_close(found[False][0], exact.bfloat16().float(), rtol=2**-7, atol=1e-3)
+    assert (found[False][0] != a @ b).float().mean() > 0.9
+    x, y = torch.randn(2, 5, 6), torch.randn(2, 6, 7)
+    assert torch.equal(smose_sac.product_in("float32", CPU)(x, y), x @ y)
+
+
+def test_only_the_critics_hidden_products_are_in_bfloat16():
+    """The gradient of the last layer is of rounded hidden values, that of the actor's balance losses is exact."""
+    plain, rounded = make_learner(), make_learner(precision="bfloat16")
+    for one, two in zip(plain.state().values(), rounded.state().values(), strict=True):
+        assert one.dtype == two.dtype == torch.float32 and torch.equal(one, two)
+    batch, results = random_batch(), []
+    for learner in (plain, rounded):
+        torch.manual_seed(3)
+        results.append((learner.gradient_of_critics(batch)[0], learner.gradient_of_actor(batch)[1]))
+    assert results[0][1]["importance"] == results[1][1]["importance"] and results[0][1]["load"] == results[1][1]["load"]
+    for one, two in zip(results[0][0], results[1][0], strict=True):
+        assert 0 < (one - two).norm() < 0.05 * one.norm()
+
+
+@needs_compiler
+@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
+def test_compiled_bfloat16_is_rounded_as_without_compiling(native, own_cache, monkeypatch, tmp_path):
+    """Left to itself, the compiler takes a rounding there and back for nothing and leaves it out."""
+    if native and not smose_sac.has_bfloat16(CPU):
+        pytest.skip("this processor has no instructions for bfloat16")
+    monkeypatch.setattr(smose_sac, "has_bfloat16", lambda _: native)
+    learner, exact, batch, found = make_learner(precision="bfloat16"), make_learner(), random_batch(), {}
+    replay = Replay(tmp_path / "replay.npy", N_S, N_A, dataclasses.replace(learner.args, buffer_size=9), CPU)
+    for kind in ("float32", "eager", "compiled"):
+        if kind == "compiled":
+            assert smose_sac.compile_updates(learner, replay)
+        torch.manual_seed(3)
+        found[kind] = (exact if kind == "float32" else learner).gradient_of_critics(batch)[0]
+    for compiled, eager, float32 in zip(*(found[kind] for kind in ("compiled", "eager", "float32")), strict=True):
+        assert (compiled - eager).norm() < 0.1 * (eager - float32).norm()
+
+
+def private_names(path: Path) -> set[str]:
+    """Names with a leading underscore that are looked up in something else than self."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.endswith("__"):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom | ast.Import):
+            words = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
+            found |= {word for name in words for word in name.split(".") if word.startswith("_")}
+    return found
+
+
+@pytest.mark.parametrize("script", ["smose_sac.py", "sac_baseline.py"])
+def test_only_public_names(script):
+    path = Path(smose_sac.__file__).with_name(script)
+    assert private_names(path) == set()
+    assert "torch._" not in path.read_text() and "TORCHINDUCTOR_" in path.read_text()
+
+
+def test_the_search_for_private_names_finds_some(tmp_path):
+    (tmp_path / "bad.py").write_text(
+        "import torch._dynamo\nfrom torch import _inductor\ntorch._C._x()\nself.__init__()"
+    )
+    assert private_names(tmp_path / "bad.py") == {"_dynamo", "_inductor", "_C", "_x"}
+
+
+@pytest.mark.parametrize("n_experts, top_k, gate", GATES)
+def test_actions_are_those_of_the_saved_actor_to_the_last_bit(n_experts, top_k, gate, tmp_path):
+    from safetensors.torch import save_file
+    from saved_actor import load_actor, make_policy
+
+    actor = make_learner(n_experts, top_k, gate).actor
+    kept = actor.tensors() | {"action_scale": actor.scale, "action_bias": actor.bias}
+    about = actor.about | {"env_id": "Reacher-v4", "seed": "0", "steps": "1"}
+    save_file({name: part.contiguous() for name, part in kept.items()}, tmp_path / "a.safetensors", about)
+    policy = make_policy(load_actor(tmp_path / "a.safetensors"))
+    for obs in np.random.default_rng(0).normal(size=(200, N_S)):
+        action, expert = policy(obs)
+        ours, chosen = actor.act(obs.astype(np.float32))
+        assert action.dtype == ours.dtype == np.float32
+        assert action.tobytes() == ours.tobytes() and expert == chosen
+
+
+def test_science_comes_first_and_the_file_is_short():
+    lines = Path(smose_sac.__file__).read_text().splitlines()
+    (line,) = (i for i, text in enumerate(lines) if text.startswith("# Nothing below is about learning"))
+    assert line < 530
+
+
+def test_actor_is_made_for_any_space():
+    actor = Actor(4, 1, Args(), gym.spaces.Box(np.float32([2]), np.float32([6])), CPU)
+    assert actor.scale.tolist() == [2] and actor.bias.tolist() == [4]
