@@ -261,7 +261,7 @@ def test_real_progress_line_is_understood(tmp_path):
     steps = "--total-timesteps 10000 --learning-starts 8900 --buffer-size 10000 --eval-every 10000".split()
     result = call([sys.executable, str(ROOT / "smose_sac.py"), *TINY_RUN, *steps], tmp_path)
     ((step, total, speed, left, mean),) = sweep.PROGRESS.findall(result.stdout)
-    assert (step, total, left) == ("10,000", "10,000", "00:00") and float(speed) > 0 and float(mean) < 0
+    assert (step, total, left) == ("10,000", "10,000", "0:00:00") and float(speed) > 0 and float(mean) < 0
 
 
 @pytest.fixture
