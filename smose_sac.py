@@ -939,6 +939,7 @@ class Run:
         state = json.dumps({"progress": self.progress, "env": env, "explore": explore})
         about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
         self.replay.file.flush()
+        self.writer.flush()  # curves up to here are never lost
         write_whole(self.folder / "checkpoint.safetensors", tensors, about)
 
     def load_checkpoint(self) -> None:

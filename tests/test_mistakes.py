@@ -389,7 +389,7 @@ def test_disk_full_on_the_way(trainer, reacher, small_disk):
     assert not list(command.run.glob("*.part"))
     filler.unlink()
     resume(command.run, trainer)
-    assert_same_run(command.run, reacher)
+    assert_same_run(command.run, reacher, curves=False)  # points of them may be what could not be written
 
 
 def test_disk_full_for_tensorboard_alone(small_disk):
