@@ -79,6 +79,7 @@ def train(folder: Path, trainer: str, *flags: object) -> Path:
 
 def resume(path: Path, trainer: str, *flags: object) -> str:
     """What a --resume that has to work prints."""
+    time.sleep(1.1)  # TensorBoard names its files by the second, and reads them in the order of their names
     done = run(path.parent.parent, trainer, "--resume", path, *flags)
     assert (done.returncode, done.stderr) == (0, ""), done
     return done.stdout
