@@ -393,9 +393,12 @@ def new_adam(weights: list[Tensor], lr: float) -> torch.optim.Adam:
 
 
 def descend(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
+    """One step of Adam. Moments of dead units fade to denormal numbers, which slow it sixfold: they become zeros."""
     for part, of_part in zip(optimizer.param_groups[0]["params"], gradient, strict=True):
         part.grad = of_part
+    torch.set_flush_denormal(True)
     optimizer.step()
+    torch.set_flush_denormal(False)
     optimizer.zero_grad()
 
 

@@ -263,6 +263,15 @@ def test_straight_through_gradient_reaches_every_router_weight():
     assert (router != 0).all()
 
 
+def test_moments_of_a_dead_unit_end_in_zeros_not_in_denormal_numbers():
+    weights = [torch.ones(1000)]
+    optimizer = smose_sac.new_adam(weights, 1e-3)
+    for step in range(1500):  # 0.9^1500 is 1e-69, far below the smallest float32
+        smose_sac.descend(optimizer, [torch.full((1000,), 1e-3 * (step == 0))])
+    assert not optimizer.state[weights[0]]["exp_avg"].any()
+    assert torch.tensor(1e-39) / 2 > 0  # and nothing else is rounded
+
+
 def test_fixed_entropy_coefficient_stays():
     learner = make_learner(autotune=False, alpha=0.3)
     learner.update_actor(random_batch())
