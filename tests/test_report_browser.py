@@ -334,6 +334,17 @@ def test_the_page_is_half_as_long_as_it_was_and_prints_on_eight_pages(cheetah, o
     assert (cheetah / "report.html").stat().st_size < 1_000_000
 
 
+def test_paper_shows_every_term_of_an_equation(cheetah, open_page):
+    page, report = open_page(cheetah), json.loads((cheetah / "report.json").read_text())
+    shown = [e for m, e in enumerate(report["equations"]) if report["usage"]["share"][m] >= 0.01]
+    count = sum(len(row["terms"]) for e in shown for row in [e["score"], *e["torques"]])
+    page.evaluate("addEventListener('beforeprint', () => (printed = document.querySelectorAll('.term').length))")
+    assert page.locator(".term").count() < count
+    page.pdf()
+    assert page.evaluate("printed") == count
+    assert page.locator(".term").count() < count
+
+
 def test_the_cheetah_explains_itself(cheetah, open_page):
     page, report = open_page(cheetah), json.loads((cheetah / "report.json").read_text())
     summary = page.locator("#summary li").all_inner_texts()

@@ -65,6 +65,7 @@ function outputBar(m, a) {
 }
 function expertsSection() {
   let rank = R.rank;
+  let printing = false;
   const redraws = [], FOLDED = 3;
   const line = (name, equation, m, row) => {
     const terms = el("div", { class: "terms" });
@@ -72,7 +73,7 @@ function expertsSection() {
     const draw = () => {
       const all = ranked(equation, rank), varying = all.filter((t) => t.obs !== null);
       const top = largest(varying.map((t) => t.effect)),
-        folded = open || varying.length < FOLDED + 2 ? 0 : varying.length - FOLDED;
+        folded = open || printing || varying.length < FOLDED + 2 ? 0 : varying.length - FOLDED;
       const shown = folded ? [...varying.slice(0, FOLDED), ...all.filter((t) => t.obs === null)] : all;
       const sign = (t, i) => (i ? (t.weight < 0 ? "\u2212\u2009" : "+\u2009") : t.weight < 0 ? "\u2212" : "");
       clear(terms,
@@ -132,6 +133,11 @@ function expertsSection() {
     others = byShare.filter((m) => !main.includes(m));
   const same = (list) => (list.every((s) => s === list[0]) ? nice(list[0]) : `(${list.map(nice).join(", ")})`);
   const ranks = [["effect", "by effect size"], ["weight", "by weight"], ["order", "as observed"]];
+  for (const when of ["beforeprint", "afterprint"])  // paper can't be clicked: all terms
+    addEventListener(when, () => {
+      printing = when === "beforeprint";
+      for (const f of redraws) f();
+    });
   return el("section", { id: "experts", "aria-labelledby": "h-experts" },
     el("h2", { id: "h-experts" }, "The experts"),
     el("p", { class: "lede" }, el("strong", { id: "driven" }, drivenText() + ". "),

@@ -194,8 +194,8 @@ function player() {
     picture());
   return el("div", { class: "card player" }, stage,
     el("div", { class: "controls" }, play, step(-1), step(1), speed, choose, jump, counter), holder, scrub, close,
-    el("p", { class: "small soft tight" }, el("strong", {}, "\u2190 \u2192 step, with shift ten; space plays. "),
-      note));
+    el("p", { class: "small soft tight" },
+      el("strong", { class: "screen" }, "\u2190 \u2192 step, with shift ten; space plays. "), note));
 }
 
 function outcome() {
