@@ -1045,6 +1045,7 @@ def main() -> None:
         told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
     except KeyboardInterrupt:
         sys.exit(130)
+    told = "".join(c if c.isprintable() else " " for c in told)  # no text of a flag commands the terminal
     print(f"error: {' '.join(told.split())}", file=sys.stderr)
     sys.exit(2)
 

@@ -18,6 +18,11 @@ and input gradients; forward and input gradients once more for the actor), at th
 neural actors of SAC-L and of the peers have products of their own: their floor includes them.
 """
 
+from command_line import UserError, end_on_mistakes, output_file, parse_args, write_whole
+
+# from here on Ctrl-C is quiet
+# isort: split
+
 import contextlib
 import functools
 import importlib
@@ -41,7 +46,6 @@ from typing import Literal, Optional
 
 import gymnasium as gym
 import numpy as np
-from command_line import UserError, end_on_mistakes, parse_args
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -588,8 +592,8 @@ def check_args(args: Args) -> tuple[int, int]:
         if name in PEERS and importlib.util.find_spec(PEERS[name][0]) is None:
             package = PEERS[name][1]
             raise UserError(f"{package} is not installed; pip install {package}, or go without by --peers or --only")
-    if args.output and (not Path(args.output).parent.is_dir() or Path(args.output).is_dir()):
-        raise UserError(f"cannot write {args.output}; give a file name in a folder that exists")
+    if args.output:
+        output_file(args.output)
     if args.memory_env:
         environment_sizes(args.memory_env)
     return environment_sizes(args.env_id)
@@ -649,9 +653,7 @@ def main() -> None:
     args = parse_args(Args, __doc__)
     numbers = benchmark(args)
     if args.output:
-        part = Path(args.output + ".part")
-        part.write_text(json.dumps(numbers, indent=2) + "\n")
-        os.replace(part, args.output)
+        write_whole(Path(args.output), json.dumps(numbers, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import os
 import runpy
 import shutil
 import signal
+import subprocess
 import sys
 import warnings
 import zlib
@@ -85,6 +86,21 @@ CASES = [
         "smose/config.json smose/evaluation.json",
         "--env-ids --seeds --algos --jobs --runs-dir --cpus-per-run --gpus-per-run --interval --retries",
         60,
+    ),
+    Case(
+        "scripts/sweep.sh",
+        f"--env-ids Reacher-v4 --seeds 0 --algos smose --dry-run --python {sys.executable}",
+        "smose/config.json smose/evaluation.json",
+        "--env-ids --seeds --algos --jobs --python",
+        15,
+    ),
+    Case(
+        "scripts/benchmark.py",
+        "--core 999",  # nothing is measured
+        "",
+        "--env-id --rounds --steps-per-round --peers --only --experts --batch-sizes --memory-env --device "
+        "--buffer-size --learning-starts --output",
+        40,
     ),
     Case(
         "distill_trees.py",
@@ -245,6 +261,10 @@ def at_most(seconds: int) -> Iterator[None]:
 
 def run_script(script: str, words: list[str], folder: Path, monkeypatch) -> Done:
     """As `python SCRIPT WORDS` in the folder, but in this process; warnings go to standard error as they do there."""
+    if script.endswith(".sh"):
+        command = ["bash", str(ROOT / script), *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=LONGEST)
+        return Done(done.returncode, done.stdout, done.stderr)
     stdout, stderr = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
     code = 0
 

@@ -124,6 +124,7 @@ def test_track_without_wandb(tmp_path):
         ("Hopper-v99", "v99"),
         ("CartPole-v1", "Discrete(2)"),
         ("", "env"),
+        ("\x1b[31mred", "Malformed environment ID: [31mred"),
         ("no_such_module:Env-v0", "no_such_module"),
         ("odd_env:Missing-v0", "Missing"),
         ("odd_env:DictObs-v0", "observations"),

@@ -341,7 +341,7 @@ def test_sweep_and_trainer_name_a_run_alike_even_when_nobody_reads_the_output(tm
     """Else it would be trained twice, never start, or write its log elsewhere; `| head -1` must not end a training."""
     pytest.importorskip("ray")
     flags = ["--env-ids", "Reacher-v4", "--seeds", "0", "--algos", "smose", "--jobs", "1", "--", *SETTINGS]
-    for command, exp_name in ((SHELL, "a:b/c"), (RAY, "../ray")):
+    for command, exp_name in ((SHELL, "a:b/c > x"), (RAY, "../ray $(d)")):
         reader, writer = os.pipe()
         process = subprocess.Popen([*command, *flags, "--exp-name", exp_name], cwd=tmp_path, stdout=writer)
         cleanup.callback(process.kill)
@@ -356,7 +356,7 @@ def test_sweep_and_trainer_name_a_run_alike_even_when_nobody_reads_the_output(tm
         assert (tmp_path / "runs/logs" / f"{run.name}.log").is_file()
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
     logs = {path.name for path in tmp_path.glob("runs/logs/*")}
-    assert logs == {"Reacher-v4__a-b-c__0.log", "Reacher-v4__..-ray__0.log", "ray.log"}
+    assert logs == {"Reacher-v4__a-b-c-x__0.log", "Reacher-v4__..-ray-d-__0.log", "ray.log"}
 
 
 def agent_ports() -> dict[str, int]:
