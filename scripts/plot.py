@@ -1,8 +1,9 @@
-"""The paper's learning-curve figure: return over training steps, one panel per environment.
+"""The paper's learning-curve figure: return over training steps, one panel per environment; or return over length.
 
     python scripts/plot.py                                       # runs/ -> learning_curves.png
     python scripts/plot.py runs /scratch/runs --output figure.pdf
     python scripts/plot.py results/runs --source evaluations --env-ids Hopper-v4 Ant-v4 --algos smose sac-m
+    python scripts/plot.py results/runs --source numbers --steps 300000 --output length.png
 
 From TensorBoard events (--source training, the default) the curve is the return in training, as in the paper: an
 episode's return is given to all its steps. From evaluations.csv (--source evaluations) it is the mean return of the
@@ -10,6 +11,7 @@ deterministic policy. Lines are means over seeds, bands one standard deviation o
 lines the paper's final values. A run that is not finished is drawn only where no finished one is; the seeds of a line
 end together, where the shortest run ends. Runs with other settings than the paper's are lines of their own, named by
 what differs; of runs that differ in their number of steps alone the longest are drawn (or those that --steps names).
+With --source numbers the final evaluation's return is drawn against how many numbers of the policy are not zero.
 """
 
 from command_line import UserError, end_on_mistakes, output_file, parse_args, printable
@@ -18,8 +20,10 @@ from command_line import UserError, end_on_mistakes, output_file, parse_args, pr
 # isort: split
 
 import csv
+import itertools
 import sys
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, Optional
@@ -27,7 +31,20 @@ from typing import Annotated, Literal, Optional
 import matplotlib
 import numpy as np
 import tyro
-from table import ENVIRONMENTS, PAPER_STEPS, TRAINED, Kind, kind_of, read_config, read_paper, run_folders, text, whole
+from table import (
+    ENVIRONMENTS,
+    PAPER_STEPS,
+    TRAINED,
+    Kind,
+    find_runs,
+    group,
+    kind_of,
+    read_config,
+    read_paper,
+    run_folders,
+    text,
+    whole,
+)
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
@@ -45,8 +62,9 @@ class Args:
     """folders with runs in them, at any depth (default: runs and results/runs)"""
     output: str = "learning_curves.png"
     """the figure; its ending (.png, .svg or .pdf) says the format"""
-    source: Literal["training", "evaluations"] = "training"
-    """returns of the training episodes (TensorBoard events) or of the periodic evaluations (evaluations.csv)"""
+    source: Literal["training", "evaluations", "numbers"] = "training"
+    """returns of the training episodes (TensorBoard events), of the periodic evaluations (evaluations.csv), or of the
+    final ones (evaluation.json) against the numbers that there are to read"""
     env_ids: tuple[str, ...] = ()
     """only these environments (default: all that were run)"""
     algos: tuple[str, ...] = ()
@@ -83,6 +101,16 @@ class RunFolder:
     def label(self) -> str:
         """the algorithm, and what is not as in the paper"""
         return self.kind.name + (f" ({self.kind.settings})" if self.kind.settings else "")
+
+
+@dataclass(frozen=True)
+class Point:
+    """A policy's length and final return, means over seeds; the spread is over seeds, or over one seed's episodes."""
+
+    numbers: float
+    mean: float
+    spread: float
+    text: str
 
 
 def find_folders(folders: list[Path]) -> list[RunFolder]:
@@ -223,7 +251,7 @@ def style_of(labels: list[str]) -> dict[str, dict]:
 def draw(curves: Curves, args: Args, window: int) -> plt.Figure:
     """One panel per environment, one legend for all."""
     paper, _ = read_paper()
-    env_ids = sorted(curves, key=lambda e: (ENVIRONMENTS.index(e) if e in ENVIRONMENTS else len(ENVIRONMENTS), e))
+    env_ids = in_paper_order(curves)
     labels = sorted({label for panel in curves.values() for label in panel}, key=label_order)
     styles = style_of(labels)
     columns = 2 if len(env_ids) in (2, 4) else min(3, len(env_ids))
@@ -274,11 +302,84 @@ def draw(curves: Curves, args: Args, window: int) -> plt.Figure:
     return figure
 
 
+def load_points(runs: list[RunFolder]) -> dict[str, dict[str, list[Point]]]:
+    """By environment and by what else was set: a point for every way to train, from short to long."""
+    finished, _ = find_runs([run.path for run in runs if run.finished])
+    lines: dict[str, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    for (env_id, kind, steps), seeds in group(finished)[0].items():
+        if any(run.n_read is None for run in seeds):
+            continue
+        means = [np.mean(run.returns) for run in seeds]
+        spread = np.std(means, ddof=1) if len(seeds) > 1 else np.std(seeds[0].returns)
+        where = (np.mean([run.n_read for run in seeds]), np.mean(means), spread)
+        line = f"{kind.algorithm}, {steps:,} steps" + (f" ({kind.settings})" if kind.settings else "")
+        lines[env_id][line].append(Point(*map(float, where), kind.variant or "all"))
+    return {
+        e: {line: sorted(p, key=lambda point: point.numbers) for line, p in panel.items()} for e, panel in lines.items()
+    }
+
+
+def draw_points(lines: dict[str, dict[str, list[Point]]]) -> plt.Figure:
+    """One panel per environment, every point with its name."""
+    env_ids = in_paper_order(lines)
+    figure, axes = plt.subplots(
+        1, len(env_ids), figsize=(3.6 * len(env_ids) + 0.6, 3.4), squeeze=False, layout="constrained"
+    )
+    colours = [COLOURS["SMoSE"], *MORE_COLOURS]
+    for axis, env_id in zip(axes.flat, env_ids, strict=True):
+        for (label, points), colour in zip(sorted(lines[env_id].items()), itertools.cycle(colours)):
+            x, y, spread = ([getattr(point, name) for point in points] for name in ("numbers", "mean", "spread"))
+            axis.errorbar(x, y, spread, marker="o", markersize=4, linewidth=1.4, capsize=3, color=colour, label=label)
+            for point in points:
+                at, to_right = (point.numbers, point.mean), {"xytext": (5, 5), "textcoords": "offset points"}
+                axis.annotate(point.text, at, **to_right, fontsize=8, color="#333333")
+        axis.set_title(env_id, fontsize=10)
+        axis.legend(frameon=False, fontsize=7, loc="lower right")
+        axis.set_xlim(left=0)
+        axis.margins(x=0.15, y=0.12)
+        axis.grid(True, color="#e6e6e6", linewidth=0.6)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.tick_params(labelsize=8)
+    figure.supxlabel(
+        "numbers of the policy that are not zero  (bars: spread over seeds, or episodes of one)", fontsize=9
+    )
+    figure.supylabel("return", fontsize=9)
+    return figure
+
+
+def in_paper_order(env_ids: Iterable[str]) -> list[str]:
+    return sorted(env_ids, key=lambda e: (ENVIRONMENTS.index(e) if e in ENVIRONMENTS else len(ENVIRONMENTS), e))
+
+
 def caption(source: str, window: int, n_seeds: int) -> str:
     """What the lines and bands are, in a few words."""
     text = "return of the deterministic policy" if source == "evaluations" else "return in training"
     text += "; mean ± std over seeds" if n_seeds > 1 else ""
     return text + (f"; average over {step_text(window)} steps" if source == "training" and window > 1 else "")
+
+
+def curve_figure(wanted: list[RunFolder], args: Args) -> tuple[plt.Figure, list[str]]:
+    """Learning curves, and notes on what was left out."""
+    curves, notes = load_curves(longest(wanted), args.source)
+    if not curves:
+        hint = "wait for the first evaluation"
+        if args.source == "training":
+            hint = "wait for the first episodes"
+            if any((run.path / "evaluations.csv").is_file() for run in wanted):
+                hint = "draw their evaluations: --source evaluations"
+        raise UserError(f"the {len(wanted)} runs have no {args.source} returns; {hint}")
+    last = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
+    window = args.window or max(int(float(f"{last / 50:.1g}")), 1)  # a round number, for the caption
+    return draw(curves, args, window), notes
+
+
+def point_figure(wanted: list[RunFolder]) -> tuple[plt.Figure, list[str]]:
+    """Return against length, and notes on what was left out."""
+    points = load_points(longest(wanted))
+    if not points:
+        raise UserError(f"none of the {len(wanted)} runs is finished; wait for its final evaluation")
+    unfinished = [run for run in wanted if not run.finished]
+    return draw_points(points), [f"{len(unfinished)} unfinished run(s) left out"] if unfinished else []
 
 
 def main(args: Args) -> None:
@@ -301,22 +402,13 @@ def main(args: Args) -> None:
     if not wanted:
         what = f"none of the {len(runs)} runs found is asked for" if runs else "no runs found"
         raise UserError(f"{what} in {', '.join(map(str, folders))}; train some, or name other folders")
-    curves, notes = load_curves(longest(wanted), args.source)
-    if not curves:
-        hint = "wait for the first evaluation"
-        if args.source == "training":
-            hint = "wait for the first episodes"
-            if any((run.path / "evaluations.csv").is_file() for run in wanted):
-                hint = "draw their evaluations: --source evaluations"
-        raise UserError(f"the {len(wanted)} runs have no {args.source} returns; {hint}")
-    last = max(curve.ends[-1] for panel in curves.values() for seeds in panel.values() for curve in seeds)
-    window = args.window or max(int(float(f"{last / 50:.1g}")), 1)  # a round number, for the caption
-    figure = draw(curves, args, window)
+    figure, notes = curve_figure(wanted, args) if args.source != "numbers" else point_figure(wanted)
+    panels = sum(axis.get_visible() for axis in figure.axes)
     figure.savefig(output, dpi=160)
     plt.close(figure)
     for note in notes:
         print(f"note: {note}", file=sys.stderr)
-    print(f"{output}: {len(curves)} panel(s)")
+    print(f"{output}: {panels} panel(s)")
 
 
 if __name__ == "__main__":

@@ -67,6 +67,40 @@ def test_axis_in_thousands_and_millions():
     assert [plot.step_text(s) for s in (0, 500, 250_000, 1_000_000, 1_500_000)] == ["0", "500", "250k", "1M", "1.5M"]
 
 
+def pretend(run: Path, folder: Path, seed: int, keep: float, n_read: int, returns: list[float]) -> None:
+    """A copy of a run, with other words in its files."""
+    shutil.copytree(run, folder)
+    for name, words in (
+        ("config.json", {"n_read": n_read}),
+        ("evaluation.json", {"n_read": n_read, "returns": returns}),
+    ):
+        content = json.loads((folder / name).read_text()) | words
+        if name == "config.json":
+            content["args"] |= {"keep": keep, "seed": seed}
+        else:
+            content["seed"] = seed
+        (folder / name).write_text(json.dumps(content))
+
+
+def test_return_against_length(smose_run, tmp_path):
+    pretend(smose_run, tmp_path / "runs/a", 0, 1.0, 280, [8.0, 10.0])
+    pretend(smose_run, tmp_path / "runs/b", 0, 0.2, 70, [5.0, 7.0])
+    pretend(smose_run, tmp_path / "runs/c", 1, 0.2, 90, [2.0, 2.0])
+    (panel,) = plot.load_points(plot.find_folders([tmp_path])).values()
+    ((label, points),) = panel.items()
+    assert label == "SMoSE, 400 steps (batch-size 32, buffer-size 1000, learning-starts 100)"
+    # two seeds with means 6 and 2 have a sample spread of sqrt(8); one seed has that of its episodes
+    short, whole = plot.Point(80, 4, 8**0.5, "keep 0.2"), plot.Point(280, 9, 1, "all")
+    assert points == [short, whole]
+    output = tmp_path / "length.svg"
+    command = [sys.executable, ROOT / "scripts/plot.py", tmp_path / "runs", "--source", "numbers", "--output", output]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{output}: 1 panel(s)\n"
+    assert "keep 0.2" in output.read_text()
+    for folder in "abc":
+        (tmp_path / "runs" / folder / "evaluation.json").unlink()
+    assert_one_line_error(subprocess.run(command, capture_output=True, text=True), "none of the 3 runs is finished")
+
+
 def test_lines_keep_settings_apart(runs, smose_run):
     labels = {run.label for run in plot.find_folders([runs])}
     assert labels == {f"{name} (batch-size 32, buffer-size 1000, learning-starts 100)" for name in ("SMoSE", "SAC-S")}
