@@ -38,6 +38,18 @@ def camera(env: gym.Env) -> dict[str, str]:
     return {"camera_name": "track"} if "track" in names else {}
 
 
+def widen_floor(env: gym.Env) -> None:
+    """A floor has no end for the simulator, but its picture has: a cheetah runs off it within seconds."""
+    mujoco = simulator(env)
+    if mujoco is None:
+        return
+    model = mujoco[0]
+    planes = model.geom_type == 0  # mjGEOM_PLANE
+    materials = np.unique(model.geom_matid[planes])
+    model.geom_size[planes, :2] *= 50
+    model.mat_texrepeat[materials[materials >= 0]] *= 50
+
+
 def labelled(frame: np.ndarray, expert: int, step: int) -> np.ndarray:
     """A frame with a band that says which expert acts."""
     height, width = frame.shape[0] // 16 * 16, frame.shape[1] // 16 * 16  # what video codecs take

@@ -346,6 +346,35 @@ def test_video(reported, tmp_path):
         assert (tmp_path / "episode.mp4").read_bytes()[4:8] == b"ftyp"
 
 
+FAR_AWAY = """
+import film, gymnasium as gym, mujoco, numpy as np, sys
+sys.exit(3) if not film.can_render("HalfCheetah-v4") else None
+envs = [gym.make("HalfCheetah-v4", render_mode="rgb_array", camera_name="track") for _ in range(2)]
+film.widen_floor(envs[0])
+envs[0].action_space.seed(0)
+for env in envs:
+    env.reset(seed=0)
+for _ in range(100):
+    action = envs[0].action_space.sample()
+    (ours, *_), (theirs, *_) = (env.step(action) for env in envs)
+    assert np.array_equal(ours, theirs)
+contrast = []
+for env in envs:
+    env.unwrapped.data.qpos[0] = 300
+    mujoco.mj_forward(env.unwrapped.model, env.unwrapped.data)
+    contrast.append(env.render()[-60:].std())
+assert contrast[0] > 50 and contrast[1] < 30, contrast
+"""
+
+
+def test_the_floor_has_no_end_in_a_video_and_a_step_is_the_same():
+    paths = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", FAR_AWAY], env=paths, capture_output=True, text=True)
+    if done.returncode == 3 and os.environ.get("CI") != "true":
+        pytest.skip("no GL here")
+    assert done.returncode == 0, done.stderr
+
+
 def test_without_gl_the_report_is_made_without_video(reported, tmp_path):
     shutil.copy(reported / "actor.safetensors", tmp_path)
     command = [sys.executable, str(ROOT / "interpret.py"), str(tmp_path), "--video", "--episodes", "1"]
