@@ -196,12 +196,6 @@ class Replay:
         obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
         return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
-    def obs_std(self) -> Tensor:
-        """The standard deviation of each observation over 100,000 transitions, spread over all that can be sampled."""
-        first = max(0, self.count - self.size)
-        steps = torch.arange(first, self.count, math.ceil((self.count - first) / 100_000)) % self.n_rows
-        return self.rows[steps, : self.widths["obs"]].double().std(0).float()
-
 
 def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
     """Of CleanRL's critics, Q_1 and Q_2 side by side: a layer's number of inputs, with its weights, with its biases."""

@@ -56,7 +56,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
-PRUNING_BEGINS, PRUNING_ENDS = 0.2, 0.8  # of training, with --keep and --router-inputs
+PRUNING_BEGINS, PRUNING_ENDS = 0.5, 0.9  # of training, with --keep and --router-inputs
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
 
 
@@ -202,11 +202,10 @@ class Replay:
         obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
         return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
-    def obs_std(self) -> Tensor:
-        """The standard deviation of each observation over 100,000 transitions, spread over all that can be sampled."""
-        first = max(0, self.count - self.size)
-        steps = torch.arange(first, self.count, math.ceil((self.count - first) / 100_000)) % self.n_rows
-        return self.rows[steps, : self.widths["obs"]].double().std(0).float()
+    def recent_obs(self) -> Tensor:
+        """What was observed in the last 50,000 steps."""
+        steps = torch.arange(max(0, self.count - min(self.size, 50_000)), self.count)
+        return self.batch(steps).obs
 
 
 def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
@@ -321,25 +320,35 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
     return {name: 0.5 * v.var(unbiased=sample_std) / v.mean().square() for name, v in shares.items()}
 
 
-def pruning_masks(weights: list[Tensor], n_a: int, obs_std: Tensor, share: float, n_inputs: int) -> list[Tensor]:
-    """1 for the weights that stay, 0 for the others: of the router and of the mean heads this share stays.
+def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> list[Tensor]:
+    """The actor's weights; of the router's and of the mean heads' this share is left, those of the largest effect.
 
-    Those of the largest effect size, |weight| times the spread of the observation that it multiplies; of the router
-    only in the n_inputs columns that matter most to it. Biases and log-std heads stay whole.
+    The effect of a weight is how far its equation moves in these states (root mean square) when what it multiplies is
+    held at its mean: |weight| times a spread, for an expert that of the states where it acts. What a pruned weight gave
+    on average goes to the bias. Of the router only the n_inputs columns that matter most to it are left.
     """
-    router, _, experts, _ = weights
-    effect = ((router - router.mean(0)) * obs_std).abs()  # what all experts' scores have in common decides nothing
+    router, router_bias, experts, biases, obs = (part.double() for part in (*weights, obs))
+    if router.all():  # nothing is pruned yet: what all experts' scores have in common decides nothing
+        router, router_bias = router - router.mean(0), router_bias - router_bias.mean()
+    acts = torch.nn.functional.one_hot((obs @ router.T + router_bias).argmax(1), len(router)).double()
+    effect = (router * obs.std(0, correction=0)).abs()
     unread = effect.square().sum(0).argsort(descending=True)[n_inputs:]
-    masks = [torch.ones_like(part) for part in weights]
-    masks[0] = is_largest(effect.index_fill(1, unread, -1), share).index_fill(1, unread, 0)
-    masks[2][:, :n_a] = is_largest((experts[:, :n_a] * obs_std).abs(), share)
-    return masks
+    kept = is_largest(effect.masked_fill(router == 0, -1).index_fill(1, unread, -2), share).index_fill(1, unread, False)
+    router, router_bias = router.masked_fill(~kept, 0), router_bias + router.masked_fill(kept, 0) @ obs.mean(0)
+    mean, square = ((acts.T @ x)[:, None] / acts.sum(0).clamp(min=1)[:, None, None] for x in (obs, obs.square()))
+    spread = (square - mean.square()).clamp(min=0).sqrt()  # in each expert's own states [M, 1, n_s]
+    heads, others = experts[:, :n_a], experts[:, n_a:]
+    effect = (heads * spread).abs() * acts.mean(0).sqrt()[:, None, None]
+    kept = is_largest(effect.masked_fill(heads == 0, -1), share)
+    more = torch.cat(((heads.masked_fill(kept, 0) * mean).sum(2), torch.zeros_like(biases[:, n_a:])), 1)
+    experts, biases = torch.cat((heads.masked_fill(~kept, 0), others), 1), biases + more
+    return [part.float() for part in (router, router_bias, experts, biases)]
 
 
 def is_largest(effect: Tensor, share: float) -> Tensor:
-    """1 for this share of the largest numbers, 0 for all others."""
+    """True for this share of the largest numbers, False for all others."""
     chosen = effect.flatten().argsort(descending=True, stable=True)[: math.ceil(share * effect.numel())]
-    return torch.zeros_like(effect).flatten().index_fill(0, chosen, 1).view_as(effect)
+    return torch.zeros_like(effect, dtype=torch.bool).flatten().index_fill(0, chosen, True).view_as(effect)
 
 
 def share_left(progress: float, end: float) -> float:
@@ -358,14 +367,13 @@ class Learner:
         self.prunes = args.keep < 1 or args.router_inputs is not None
         if args.router_inputs is not None and not 1 <= args.router_inputs <= n_s:
             raise UserError(f"--router-inputs {args.router_inputs} is out of range; give a number from 1 to {n_s}")
-        self.dense = [part.clone() for part in self.actor.weights] if self.prunes else self.actor.weights
-        self.masks = [torch.ones_like(part) for part in self.actor.weights]  # the actor is what they leave of `dense`
+        self.gone = [torch.zeros_like(part, dtype=torch.bool) for part in self.actor.weights]  # pruned
         self.product = product_in(args.precision, device)
         self.critic = new_weights(critic_shapes(n_s + n_a), device)
         self.target = [part.clone() for part in self.critic]
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
         self.q_optimizer = new_adam(self.critic, args.q_lr)
-        self.actor_optimizer = new_adam(self.dense, args.policy_lr)
+        self.actor_optimizer = new_adam(self.actor.weights, args.policy_lr)
         self.alpha_optimizer = new_adam([self.log_alpha], args.alpha_lr)
         self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
         self.actor_gradient = gradient_of(self.actor_loss)
@@ -413,8 +421,8 @@ class Learner:
         """One step of the actor, and one of alpha."""
         (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
         descend(self.actor_optimizer, gradient)
-        if self.prunes:
-            self.apply_masks()
+        for part, gone in zip(self.actor.weights, self.gone, strict=True):
+            part.masked_fill_(gone, 0)
         if self.args.authors:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
             noise = self.actor.noise(len(batch.obs), update=True)
             _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
@@ -427,26 +435,19 @@ class Learner:
         for target, part in zip(self.target, self.critic, strict=True):
             target.lerp_(part, self.args.tau)
 
-    def prune(self, obs_std: Tensor, progress: float) -> None:
-        """Leave as much of the actor as --keep and --router-inputs want at this point of training.
-
-        A pruned weight is exactly zero in the actor. Its dense twin goes on learning from the gradient at zero, and may
-        come back until the schedule ends.
-        """
-        if progress > PRUNING_ENDS:
-            return
-        n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
-        self.masks = pruning_masks(self.dense, self.n_a, obs_std, share_left(progress, self.args.keep), n_inputs)
-        self.apply_masks()
-
-    def apply_masks(self) -> None:
-        for part, dense, mask in zip(self.actor.weights, self.dense, self.masks, strict=True):
-            torch.mul(dense, mask, out=part)
+    def prune(self, obs: Tensor, progress: float) -> None:
+        """Leave as much of the actor as --keep and --router-inputs want by now; what is gone stays zero."""
+        if PRUNING_BEGINS < progress <= PRUNING_ENDS:
+            n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
+            left = pruned(self.actor.weights, self.n_a, obs, share_left(progress, self.args.keep), n_inputs)
+            for part, gone, new in zip(self.actor.weights, self.gone, left, strict=True):
+                part.copy_(new)
+                gone.copy_(new == 0)
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that an update depends on, by reference."""
         groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
-        groups |= {"dense": self.dense, "mask": self.masks} if self.prunes else {}
+        groups |= {"gone": self.gone} if self.prunes else {}
         for name in ("q_optimizer", "actor_optimizer", "alpha_optimizer"):
             for moments in getattr(self, name).state.values():
                 groups[name] = [*groups.get(name, []), *moments.values()]
@@ -517,7 +518,7 @@ def train(args: Args) -> Path:
                 if global_step % args.target_network_frequency == 0:
                     learner.update_target()
                 if learner.prunes and global_step % math.ceil(args.total_timesteps / 1000) == 0:
-                    learner.prune(run.replay.obs_std(), global_step / args.total_timesteps)
+                    learner.prune(run.replay.recent_obs(), global_step / args.total_timesteps)
                 run.end_update(logs)
             if run.end_step(experts):
                 break

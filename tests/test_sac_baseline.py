@@ -150,11 +150,11 @@ def test_n_experts_sets_the_budget_that_is_matched():
 # What may differ, and nothing else may: the actor, its flags, and the lines that use what only one of them has.
 ONLY_SMOSE = {
     "load_balance_losses",
-    "pruning_masks",
+    "pruned",
     "is_largest",
     "share_left",
     "Learner.prune",
-    "Learner.apply_masks",
+    "Replay.recent_obs",
 }
 ONLY_SMOSE |= {"PRUNING_BEGINS"}
 ONLY_SAC = {"hidden_sizes"}

@@ -15,7 +15,7 @@ from conftest import needs_compiler
 from torch.nn import functional
 
 import smose_sac
-from smose_sac import Actor, Args, Batch, Learner, Replay, load_balance_losses, pruning_masks, share_left
+from smose_sac import Actor, Args, Batch, Learner, Replay, load_balance_losses, pruned, share_left
 
 CPU = torch.device("cpu")
 SPACE = gym.spaces.Box(np.array([-1.0, -2.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64)  # asymmetric
@@ -370,76 +370,124 @@ def test_replay_samples_the_last_transitions_only(tmp_path):
     assert np.load(tmp_path / "replay.npy").shape == (40, 8)
 
 
-def test_spread_of_the_observations_is_that_of_what_can_be_sampled(tmp_path):
-    """Not of the rows to spare, which after a kill are others."""
+def test_pruning_looks_at_what_can_be_sampled(tmp_path):
+    """Not at the rows to spare, which after a kill are others, nor at what is long ago."""
     args = Args(batch_size=64, buffer_size=30, checkpoint_every=10)
-    replay, rng = Replay(tmp_path / "replay.npy", 2, 1, args, CPU), np.random.default_rng(0)
-    obs = rng.normal(size=(200, 2)) * np.linspace(1, 9, 200)[:, None]
+    replay, obs = Replay(tmp_path / "replay.npy", 2, 1, args, CPU), np.random.default_rng(0).normal(size=(200, 2))
     for step in range(200):
         replay.add(obs[step], [0], [0, 0], 0, False, 1)
-        if step > 1:
-            std = obs[max(0, step - 29) : step + 1].astype(np.float32).std(0, ddof=1)
-            np.testing.assert_allclose(replay.obs_std().numpy(), std, rtol=1e-5)
+        np.testing.assert_array_equal(replay.recent_obs(), obs[max(0, step - 29) : step + 1].astype(np.float32))
+    long = Replay(tmp_path / "long.npy", 1, 1, Args(), CPU)
+    long.count = 70_000
+    assert len(long.recent_obs()) == 50_000
 
 
-def test_pruning_leaves_the_largest_effects():
-    learner = make_learner()
-    spread = torch.tensor([0.1, 1.0, 3.0, 0.5, 2.0, 0.0, 1.5])
-    router, _, experts, _ = (part.double().numpy() for part in learner.actor.weights)
-    for share, n_inputs in ((1.0, 7), (0.5, 7), (0.2, 7), (0.2, 2), (1.0, 2), (0.01, 1)):
-        masks = pruning_masks(learner.actor.weights, N_A, spread, share, n_inputs)
-        assert {value for mask in masks for value in mask.unique().tolist()} <= {0.0, 1.0}
-        assert masks[1].all() and masks[3].all() and masks[2][:, N_A:].all()  # biases and log-std heads
+def states_and_weights() -> tuple[np.ndarray, list[np.ndarray]]:
+    """States of which some observations hardly vary, far from zero, and an actor's weights, in double precision"""
+    learner, rng = make_learner(), np.random.default_rng(3)
+    obs = rng.normal(size=(2000, N_S)) * [0.1, 1.0, 3.0, 0.5, 2.0, 0.0, 1.5] + [3, 0, 0, -2, 1, 1, 0]
+    weights = [part.double().numpy() for part in learner.actor.weights]
+    weights[0] = rng.normal(size=(8, N_S))
+    weights[0] /= np.linalg.norm(weights[0] * obs.std(0), axis=1, keepdims=True)
+    weights[1] = -weights[0] @ obs.mean(0)  # so that all act
+    weights = [part.astype(np.float32).astype(float) for part in weights]
+    assert len({*np.argmax(obs @ weights[0].T + weights[1], 1)}) == 8
+    return obs.astype(np.float32).astype(float), weights
 
-        means, effect = masks[2][:, :N_A].numpy() == 1, np.abs(experts[:, :N_A] * spread.numpy())
-        assert means.sum() == math.ceil(share * means.size)
-        assert means.all() or effect[means].min() >= effect[~means].max()
 
-        kept, effect = masks[0].numpy() == 1, np.abs((router - router.mean(0)) * spread.numpy())
-        columns = np.argsort(-(effect**2).sum(0))[:n_inputs]
-        unread = np.setdiff1d(np.arange(N_S), columns)
-        assert not kept[:, unread].any()
-        assert kept.sum() == min(math.ceil(share * kept.size), 8 * n_inputs)
-        read, effect = kept[:, columns], effect[:, columns]
-        assert read.all() or effect[read].min() >= effect[~read].max()
+@pytest.mark.parametrize("share, n_inputs", [(1.0, 7), (0.5, 7), (0.2, 7), (0.2, 2), (1.0, 2), (0.01, 1)])
+def test_pruning_leaves_the_largest_effects_and_what_the_others_gave_on_average(share, n_inputs):
+    obs, weights = states_and_weights()
+    router, router_bias, experts, biases = weights
+    new = pruned([torch.tensor(part).float() for part in weights], N_A, torch.tensor(obs).float(), share, n_inputs)
+    new_router, new_router_bias, new_experts, new_biases = (part.double().numpy() for part in new)
+
+    router, router_bias = router - router.mean(0), router_bias - router_bias.mean()
+    kept, effect = new_router != 0, np.abs(router * obs.std(0))
+    columns = np.argsort(-(effect**2).sum(0))[:n_inputs]
+    assert not kept[:, np.setdiff1d(np.arange(N_S), columns)].any()
+    assert kept.sum() == min(math.ceil(share * kept.size), 8 * n_inputs)
+    read, of_read = kept[:, columns], effect[:, columns]
+    assert read.all() or of_read[read].min() >= of_read[~read].max()
+    np.testing.assert_allclose(new_router[kept], router[kept], rtol=1e-6)
+    still = np.where(kept[:, None], obs, obs.mean(0))  # [M, states, n_s]: what is pruned is held at its mean
+    np.testing.assert_allclose(
+        obs @ new_router.T + new_router_bias, (still * router[:, None]).sum(2).T + router_bias, atol=1e-4
+    )
+
+    acts = np.argmax(obs @ router.T + router_bias, 1)
+    kept, effect = new_experts[:, :N_A] != 0, np.zeros((8, N_A, N_S))
+    for m in range(8):
+        own = obs[acts == m]
+        for a in range(N_A):
+            moved = experts[m, a] * (own - own.mean(0))
+            effect[m, a] = np.sqrt((moved**2).sum(0) / len(obs))
+            still = np.where(kept[m, a], own, own.mean(0))
+            np.testing.assert_allclose(
+                own @ new_experts[m, a] + new_biases[m, a], still @ experts[m, a] + biases[m, a], atol=1e-4
+            )
+    assert kept.sum() == math.ceil(share * kept.size)
+    assert kept.all() or effect[kept].min() >= effect[~kept].max() - 1e-6
+    np.testing.assert_allclose(new_experts[:, :N_A][kept], experts[:, :N_A][kept], rtol=1e-6)
+    np.testing.assert_array_equal(new_experts[:, N_A:], experts[:, N_A:])  # the log-std heads
+    np.testing.assert_array_equal(new_biases[:, N_A:], biases[:, N_A:])
 
 
 def test_pruning_looks_at_what_decides():
-    """A column that all experts' scores share decides nothing, however large it is."""
-    learner = make_learner()
-    learner.actor.weights[0][:, 4] = 50.0
-    masks = pruning_masks(learner.actor.weights, N_A, torch.ones(N_S), 1.0, N_S - 1)
-    assert not masks[0][:, 4].any() and masks[0].sum() == 8 * (N_S - 1)
+    """A column that all experts' scores share decides nothing, however large it is; nor does taking it away."""
+    obs, weights = states_and_weights()
+    weights[0][:, 4] += 50.0
+    weights = [torch.tensor(part).float() for part in weights]
+    router, router_bias, *_ = pruned(weights, N_A, torch.tensor(obs).float(), 1.0, N_S)
+    logits, before = (obs @ r.double().T.numpy() + b.double().numpy() for r, b in ((router, router_bias), weights[:2]))
+    np.testing.assert_array_equal(logits.argmax(1), before.argmax(1))
+    assert router[:, 4].abs().max() < 2
+    weights[0][:, 4] = 50.0
+    router, *_ = pruned(weights, N_A, torch.tensor(obs).float(), 1.0, N_S - 2)
+    assert not router[:, 4:6].any() and router.count_nonzero() == 8 * (N_S - 2)  # observation 5 never changes
 
 
-def test_the_schedule_is_cubic_from_a_fifth_to_four_fifths():
-    assert [share_left(progress, 0.2) for progress in (0.0, 0.1, 0.2)] == [1.0] * 3
-    assert [share_left(progress, 0.2) for progress in (0.8, 0.9, 1.0)] == pytest.approx([0.2] * 3)
-    assert share_left(0.5, 0.2) == pytest.approx(0.2 + 0.8 / 8)
-    assert share_left(0.35, 0.0) == pytest.approx(0.75**3)
+def test_an_expert_that_never_acts_is_pruned_first_and_harmlessly():
+    obs, weights = states_and_weights()
+    weights[1][2] = -1e6
+    *_, experts, biases = pruned(
+        [torch.tensor(part).float() for part in weights], N_A, torch.tensor(obs).float(), 0.7, 7
+    )
+    assert not experts[2, :N_A].any() and biases.isfinite().all()
+    np.testing.assert_allclose(biases[2], weights[3][2], rtol=1e-6)
+
+
+def test_the_schedule_is_cubic():
+    begins, ends = smose_sac.PRUNING_BEGINS, smose_sac.PRUNING_ENDS
+    assert [share_left(progress, 0.2) for progress in (0.0, begins / 2, begins)] == [1.0] * 3
+    assert [share_left(progress, 0.2) for progress in (ends, (1 + ends) / 2, 1.0)] == pytest.approx([0.2] * 3)
+    assert share_left((begins + ends) / 2, 0.2) == pytest.approx(0.2 + 0.8 / 8)
+    assert share_left(0.75 * begins + 0.25 * ends, 0.0) == pytest.approx(0.75**3)
 
 
 def test_pruned_weights_stay_exactly_zero_while_the_others_learn():
     learner, batch = make_learner(keep=0.25, router_inputs=3), random_batch()
-    learner.prune(torch.ones(N_S), 0.8)
-    pruned = [part == 0 for part in learner.actor.weights]
-    assert pruned[0].any(0).sum() >= N_S - 3 and pruned[2].sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
-    before, dense = [part.clone() for part in learner.actor.weights], [part.clone() for part in learner.dense]
+    learner.prune(batch.obs, smose_sac.PRUNING_BEGINS)
+    assert all(part.all() for part in learner.actor.weights)  # nothing yet
+    learner.prune(batch.obs, smose_sac.PRUNING_ENDS)
+    gone = [part == 0 for part in learner.actor.weights]
+    assert gone[0].any(0).sum() >= N_S - 3 and gone[2].sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
+    before = [part.clone() for part in learner.actor.weights]
     for _ in range(5):
         learner.update_critics(batch)
         learner.update_actor(batch)
-    for part, was, zero in zip(learner.actor.weights, before, pruned, strict=True):
-        assert (part[zero] == 0).all() and (part[~zero] != was[~zero]).float().mean() > 0.5
-    assert (learner.dense[2] != dense[2]).float().mean() > 0.7  # the pruned ones' twins go on learning
-    masks = [mask.clone() for mask in learner.masks]
-    learner.prune(torch.rand(N_S), 0.81)  # the schedule is over
-    assert all(torch.equal(mask, was) for mask, was in zip(learner.masks, masks, strict=True))
+    for part, was, zero in zip(learner.actor.weights, before, gone, strict=True):
+        assert (part[zero] == 0).all() and not part[zero].signbit().any()
+        assert (part[~zero] != was[~zero]).float().mean() > 0.5
+    before = [part.clone() for part in learner.actor.weights]
+    learner.prune(2 * batch.obs, smose_sac.PRUNING_ENDS + 0.01)  # the schedule is over
+    assert all(torch.equal(part, was) for part, was in zip(learner.actor.weights, before, strict=True))
 
 
 def test_a_dense_policy_is_not_touched():
     learner = make_learner()
-    assert not learner.prunes and learner.dense is learner.actor.weights
-    assert not {name for name in learner.state() if name.startswith(("dense", "mask"))}
+    assert not learner.prunes and not any(gone.any() for gone in learner.gone)
+    assert not {name for name in learner.state() if name.startswith("gone")}
 
 
 def bits(x):
