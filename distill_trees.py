@@ -53,19 +53,14 @@ Report = dict[str, Any]
 progress = partial(tqdm, disable=None, leave=False)  # None: shown on a terminal only
 
 
-def default(words: str) -> Any:
-    """What --help says of a default that is no value of its flag."""
-    return tyro.conf.arg(help_behavior_hint=f"(default: {words})")
-
-
 @dataclass
 class Args:
     path: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="PATH")]
-    """a run folder, or an actor file (*.safetensors)"""
+    """a run folder (its actor.safetensors is read) or a *.safetensors file of a SMoSE actor"""
     max_depth: int = 3
     """depth of the trees (1 to 8)"""
-    data: Annotated[Optional[Literal["replay", "rollouts"]], default("the replay file if there is one")] = None
-    """states to learn from: the run's replay file or new episodes of the policy"""
+    data: Optional[Literal["replay", "rollouts"]] = None
+    """states to learn from: the run's replay file or new episodes of the policy (default: replay if there is one)"""
     max_samples: int = 200_000
     """use at most this many of the states, drawn at random"""
     rollout_steps: int = 20_000
@@ -78,12 +73,12 @@ class Args:
     """rounds of adding router-labelled states that the tree-routed policy itself visits"""
     seed: int = 0
     """seed of the held-out choice, the subsample, the fits and the bootstrap"""
-    env_id: Annotated[Optional[str], default("the actor's")] = None
-    """another environment than the actor's, of the same sizes; a module:Env-v0 id is imported only if named here"""
-    names: Annotated[Optional[str], default("the paper's symbols for its environments")] = None
-    """a JSON file with names: {"obs": ["height", ...], "action": ["torque", ...]}"""
-    output: Annotated[Optional[Path], default("trees/ beside the actor")] = None
-    """folder to write"""
+    env_id: Optional[str] = None
+    """another environment than the one the actor was trained on, of the same sizes (Hopper-v5 for Hopper-v4)"""
+    names: Optional[str] = None
+    """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
+    output: Optional[Path] = None
+    """the folder to write to (default: trees/ beside the actor)"""
 
 
 @dataclass

@@ -8,8 +8,9 @@ import re
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import fields, make_dataclass
 from pathlib import Path
-from typing import Any, Optional, TypeVar
+from typing import Annotated, Any, Optional, TypeVar
 
 Args = TypeVar("Args")
 
@@ -28,10 +29,14 @@ def parse_args(kind: type[Args], description: Optional[str], words: Optional[lis
     """The flags; tyro's framed message about a mistake becomes one line."""
     import tyro
 
-    said = io.StringIO()
+    said, unsaid = (
+        io.StringIO(),
+        tyro.conf.arg(help_behavior_hint=""),
+    )  # its text says what None means
+    empty = [(f.name, Annotated[f.type, unsaid], f.default) for f in fields(kind) if f.default in (None, ())]
     try:
         with contextlib.redirect_stderr(said):
-            return tyro.cli(kind, args=words, description=description)
+            return tyro.cli(make_dataclass(kind.__name__, empty, bases=(kind,)), args=words, description=description)
     except SystemExit as leaving:
         if not leaving.code:
             raise

@@ -44,8 +44,8 @@ MOST_EPISODES = 1_000_000
 
 @dataclass
 class Args:
-    paths: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH...")]
-    """run folders or actor files (*.safetensors)"""
+    paths: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="PATH...")] = ()
+    """run folders (their actor.safetensors is read) or *.safetensors files of actors"""
     episodes: int = 100
     """number of episodes per row; episode i has seed 100000+i"""
     router: Literal["linear", "trees"] = "linear"

@@ -51,13 +51,13 @@ C_FLAGS = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-pedantic", "-O2"]
 @dataclass
 class Args:
     path: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATH")]
-    """a run folder (its actor.safetensors is taken) or an actor file"""
+    """a run folder (its actor.safetensors is read) or a *.safetensors file of an actor"""
     format: Literal["c", "python", "onnx", "json"]
     """what to write"""
     output: Optional[str] = None
     """the file to write (default: policy.c, policy.py, policy.onnx or policy.json beside the actor)"""
     names: Optional[str] = None
-    """a JSON file with your own names: {"obs": [...], "action": [...]}"""
+    """a JSON file that names the observations and actions: {"obs": [...], "action": [...]}"""
 
 
 class VerificationError(UserError):

@@ -101,7 +101,7 @@ class Args:
     env_ids: tuple[str, ...] = ()
     """only runs of these environments (default: all)"""
     algos: tuple[str, ...] = ()
-    """only runs of these, named as in the tables: smose, sac-m, "smose, keep 0.2" (default: all)"""
+    """only runs of these, named as in the tables and the legend: smose, sac-m, "smose, keep 0.2" (default: all)"""
     steps: Optional[int] = None
     """only runs of so many steps (default: all)"""
     format: Literal["markdown", "csv", "latex"] = "markdown"

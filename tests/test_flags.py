@@ -2,6 +2,7 @@
 
 import os
 import pty
+import re
 import runpy
 import signal
 import sys
@@ -92,6 +93,27 @@ def test_help_is_no_mistake(run_script, script):
     done = run_script(script, "--help")
     assert done.returncode == 0 and done.stderr == ""
     assert "usage" in done.stdout and "show this help message and exit" in done.stdout
+    if script not in ("smose_sac.py", "sac_baseline.py"):
+        assert not re.search(r"\(default: (None)?\)", " ".join(done.stdout.split()))  # the text says what is done then
+
+
+def test_one_flag_has_one_description_in_all_scripts():
+    """What is the same thing is told in the same words; --output, --episodes and --seed are each script's own."""
+    told: dict[str, set[str]] = {}
+    for script in NAMES[2:]:
+        source = (ROOT / script).read_text()
+        for flag, text in re.findall(r'^    (\w+): [^\n]*\n    """(.*?)"""$', source, re.M | re.S):
+            told.setdefault(flag, set()).add(" ".join(text.split()))
+    assert {len(told[flag]) for flag in ("names", "runs")} == {1}
+    assert told["env_id"] == {
+        "another environment than the one the actor was trained on, of the same sizes (Hopper-v5 for Hopper-v4)",
+        "environment to train on",
+    }
+    assert {text.partition("*.safetensors")[0] for text in told["path"]} == {
+        "a run folder (its actor.safetensors is read) or a "
+    }
+    # those of the sweep say what to train, not what to look at
+    assert len(told["env_ids"]) == len(told["algos"]) == 2
 
 
 @pytest.mark.parametrize("script", ["distill_trees.py", "interpret.py", "scripts/sweep.py"])
