@@ -390,7 +390,7 @@ def build_report(
         "card": make_card(actor, args.env_id) if args.card else read_card(actor, env.spec.id),
         "decisive": decisive(actor, states),
     }
-    report["sentences"] = sentences_of(actor, states, active, names)
+    report["sentences"] = sentences_of(actor, states, active, names, report["decisive"]["observations"])
     report["summary"] = summary_of(report)
     return report | {
         "how_it_acts": how_it_acts(shown),

@@ -1,6 +1,6 @@
 """What experts do, in sentences that were counted on the visited states before they are said."""
 
-from typing import Any
+from typing import Any, Optional
 
 import numpy as np
 from names import Names
@@ -11,17 +11,27 @@ TELLING = 0.05  # how much better a further observation has to tell an expert's 
 SLIGHT = 0.05  # of the largest effect on a score: less does not favour anybody
 SATURATED = 0.95  # a tanh beyond this barely reacts to its input
 MOST = 3  # observations in one sentence
+Sentence = tuple[str, np.ndarray, dict[str, Any]]  # the text, where it holds, and what it is made of
 
 
-def sentences_of(actor: Actor, states: np.ndarray, acting: np.ndarray, names: Names) -> list[dict[str, Any]]:
-    """Each as text with its counts, the share of states in which it holds, the number of states, and whose it is."""
+def sentences_of(
+    actor: Actor, states: np.ndarray, acting: np.ndarray, names: Names, deciding: Optional[list[int]] = None
+) -> list[dict[str, Any]]:
+    """Each as text with its counts, the share of states in which it holds, the number of states, and whose it is.
+
+    Only observations that decide are said to favour an expert, where it is known which do.
+    """
+    deciding = list(range(states.shape[1])) if deciding is None else deciding
     said = []
     for m in range(actor.n_experts):
         mine = acting == m
-        found = [(f"Expert {m + 1} acts in {counted(mine, '')}.", mine)]
+        found: list[Sentence] = [(f"Expert {m + 1} acts in {counted(mine, '')}.", mine, {})]
         if mine.any():
-            found = favoured(actor, m, states, mine, names) + commanded(actor, m, states[mine], names) + found
-        said += [{"text": t, "share": float(held.mean()), "n": len(held), "expert": m + 1} for t, held in found]
+            found = favoured(actor, m, states, mine, names, deciding) + commanded(actor, m, states[mine], names) + found
+        said += [
+            {"text": text, "share": float(held.mean()), "n": len(held), "expert": m + 1} | parts
+            for text, held, parts in found
+        ]
     return said
 
 
@@ -29,7 +39,9 @@ def counted(holds: np.ndarray, whose: str) -> str:
     return f"{holds.sum()} of {whose}{len(holds)} states ({100 * holds.mean():.0f}%)"
 
 
-def favoured(actor: Actor, m: int, states: np.ndarray, mine: np.ndarray, names: Names) -> list[tuple[str, np.ndarray]]:
+def favoured(
+    actor: Actor, m: int, states: np.ndarray, mine: np.ndarray, names: Names, deciding: list[int]
+) -> list[Sentence]:
     """Observations that lift this score above the average expert's and do lie on that side where the expert acts."""
     if mine.all():
         return []
@@ -37,7 +49,8 @@ def favoured(actor: Actor, m: int, states: np.ndarray, mine: np.ndarray, names: 
     lift = router[m] - router.mean(axis=0)
     middle = np.array([float(f"{v:.3g}") for v in np.median(states, axis=0)])  # what is counted is what is said
     effect = np.abs(lift) * states.std(axis=0)
-    holds = np.where(lift > 0, states > middle, states < middle) & (effect > SLIGHT * effect.max())
+    tells = (effect > SLIGHT * effect.max()) & np.isin(np.arange(len(effect)), deciding)
+    holds = np.where(lift > 0, states > middle, states < middle) & tells
     chosen, together, contrast = [], np.ones(len(states), bool), 0.0
     for _ in range(MOST):
         joint = together[:, None] & holds
@@ -52,15 +65,17 @@ def favoured(actor: Actor, m: int, states: np.ndarray, mine: np.ndarray, names: 
         text = (
             f"No observation that favours Expert {m + 1} tells when it acts: each lies on its side of the median in at"
         )
-        return [(f"{text} most {counted(best, 'its ')}, or about as often when others act.", best)]
-    sides = [f"{names['obs'][i]['text']} is {'above' if lift[i] > 0 else 'below'} {middle[i]:.3g}" for i in chosen]
+        return [(f"{text} most {counted(best, 'its ')}, or about as often when others act.", best, {})]
+    when = [{"obs": i, "side": "above" if lift[i] > 0 else "below", "value": float(middle[i])} for i in chosen]
+    sides = [f"{names['obs'][c['obs']]['text']} is {c['side']} {c['value']:.3g}" for c in when]
     listed = ", ".join(sides[:-1]) + (" and " if len(sides) > 1 else "") + sides[-1]
     medians = "the median" if len(sides) == 1 else "the medians"
     own, others = counted(together[mine], "its "), counted(together[~mine], "the other ")
-    return [(f"Expert {m + 1} is favoured when {listed} ({medians}): so in {own}, and in {others}.", together[mine])]
+    text = f"Expert {m + 1} is favoured when {listed} ({medians}): so in {own}, and in {others}."
+    return [(text, together[mine], {"when": when, "others": float(together[~mine].mean())})]
 
 
-def commanded(actor: Actor, m: int, mine: np.ndarray, names: Names) -> list[tuple[str, np.ndarray]]:
+def commanded(actor: Actor, m: int, mine: np.ndarray, names: Names) -> list[Sentence]:
     """For each command what is nearly always so: one side, an observation's sign, or saturation."""
     weights = actor.weights["experts.mean.weight"][m]
     command, found = mine @ weights.T + actor.weights["experts.mean.bias"][m], []
@@ -75,10 +90,11 @@ def commanded(actor: Actor, m: int, mine: np.ndarray, names: Names) -> list[tupl
         for claims in (sides, signs):
             claim = max(claims, key=lambda text: claims[text].mean(), default=None)
             if claim and claims[claim].mean() >= SIGNED:
-                found.append((f"Its {name['text']} {claim} in {counted(claims[claim], 'its ')}.", claims[claim]))
+                text = f"Its {name['text']} {claim} in {counted(claims[claim], 'its ')}."
+                found.append((text, claims[claim], {"action": a, "claim": claim}))
                 break
         full = np.abs(np.tanh(u)) > SATURATED
         if full.mean() >= 0.5:
             text = f"Its {name['text']} is beyond {100 * SATURATED:.0f}% of its limit in {counted(full, 'its ')}."
-            found.append((text, full))
+            found.append((text, full, {"action": a}))
     return found

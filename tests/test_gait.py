@@ -44,14 +44,36 @@ def test_poses_lie_at_their_phases():
     assert np.abs((turns - np.arange(8) / 8 + 0.5) % 1 - 0.5).max() < 0.03
 
 
+def test_poses_show_the_expert_that_usually_acts_there():
+    one = episode(40.0, noise=0.0)
+    middle = slice(270, 350)  # the two cycles in the middle of the steady part are an exception
+    one.experts[middle] = 2
+    gait = gait_of([one], n_experts=3)
+    leading = np.asarray(gait["experts"])[:, :: PHASES // 8].argmax(axis=0)
+    assert [one.experts[pose["step"]] for pose in gait["poses"]] == leading.tolist()
+    assert 2 not in leading
+
+
 def test_what_does_not_repeat_is_not_periodic():
     rng = np.random.default_rng(1)
     walk = np.cumsum(rng.standard_normal((500, 3)), axis=0)
     noise = rng.standard_normal((500, 3))
     decay = np.exp(-np.arange(50) / 10)[:, None] * [1.0, 2.0]
-    for x in (walk, noise, decay, np.ones((300, 2)), np.ones((2, 2))):
-        episodes = [SimpleNamespace(observations=x, actions=x[:, :1], experts=np.zeros(len(x), int), seed=0)]
-        assert gait_of(episodes, 1) == {"periodic": False}
+    for x in (walk, noise, decay, np.ones((2, 2))):
+        assert gait_of([seen(x)], 1) == {"periodic": False}
+
+
+def seen(x: np.ndarray) -> SimpleNamespace:
+    return SimpleNamespace(observations=x, actions=x[:, :1], experts=np.zeros(len(x), int), seed=0)
+
+
+def test_trembling_at_rest_is_no_gait():
+    t = np.arange(600)
+    settles = np.exp(-t / 12) * 5
+    trembles = np.stack([settles + 0.001 * np.cos(t), settles + 0.001 * np.sin(t)], axis=1)
+    for x in (trembles, np.ones((300, 2))):
+        assert gait_of([seen(x)], 1) == {"periodic": False, "at_rest": True}
+    assert gait_of([seen(trembles), seen(trembles[300:] * 1000)], 1)["periodic"]  # one of two goes on
 
 
 def test_a_period_between_whole_steps_is_found_at_once():

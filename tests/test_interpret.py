@@ -467,6 +467,16 @@ def test_every_sentence_of_a_hand_made_policy_against_counts_by_hand():
     ]
 
 
+def test_only_observations_that_decide_are_said_to_favour_an_expert():
+    actor, states, acting = hand_made()
+    actor.weights["router.weight"][:2, 2] = -0.3, 0.3  # z is nearly as telling as x
+    one, other = (
+        [s["when"][0]["obs"] for s in sentences_of(actor, states, acting, HAND_NAMES, deciding) if "when" in s]
+        for deciding in ([0], [2])
+    )
+    assert one == [0, 0] and other == [2, 2]
+
+
 def test_what_favours_an_expert_is_not_said_where_it_does_not_hold():
     actor, states, acting = hand_made()
     said = [s["text"] for s in sentences_of(actor, states, 1 - acting, HAND_NAMES) if "favour" in s["text"]]

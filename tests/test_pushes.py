@@ -6,7 +6,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
-from report.pushes import back_after, jumps_of, pushes_of
+from report.pushes import back_after, jumps_of, name_of, pushes_of
 
 DT = 0.05
 XML = f"""<mujoco><option timestep="{DT}" gravity="0 0 0" integrator="Euler"/><worldbody><body>
@@ -86,6 +86,8 @@ def test_a_difference_is_that_of_the_linear_system():
     quartiles = np.array(pushes["curves"][2]["difference"])  # of as many pushes of the place as of the speed
     assert quartiles[0] == pytest.approx(np.min(expected, axis=0), rel=1e-3)
     assert quartiles[2] == pytest.approx(np.max(expected, axis=0), rel=1e-3)
+    left = [push["sizes"][2]["kept"] for push in pushes["pushes"]]  # of the first effect, at the end
+    assert left == pytest.approx([curve[-1] / curve[0] for curve in expected], rel=1e-3)
 
 
 def test_a_swinging_mass_leaves_its_bounds_when_pushed_hard():
@@ -103,6 +105,24 @@ def test_state_outside_the_simulator_is_noticed():
     env, policy = Mass(hidden=True), feedback(-1.0, -8.0)
     pushes = pushes_of(env, policy, played(env, policy, 150), NAMES, {"periodic": False})
     assert pushes["moments"] == 0 and "outside the simulator" in pushes["reason"]
+
+
+def test_what_no_observation_shows_is_named_by_its_joint():
+    model = gym.make("Ant-v4").unwrapped.model
+    names = [name_of(model, dof, kind, None) for kind in ("position", "velocity") for dof in (1, 4, 6)]
+    assert names == [
+        "y-position of root",
+        "angle of root about y",
+        "angle of hip_1",
+        "y-velocity of root",
+        "angular velocity of root about y",
+        "angular velocity of hip_1",
+    ]
+    rail = Mass().model
+    assert [name_of(rail, 0, kind, None) for kind in ("position", "velocity")] == [
+        "position of rail",
+        "velocity of rail",
+    ]
 
 
 def test_other_environments_are_left_alone():

@@ -14,6 +14,7 @@ WARM_UP = 0.15  # of an episode, before its gait is steady
 LEAST_STRENGTH = 0.5  # autocorrelation at the period, from which on behaviour is called periodic
 LEAST_DIP = 0.25  # how far the autocorrelation must fall on the way there: a slow drift does not
 LEAST_CYCLES = 5
+LEAST_SWING = 0.1  # spreads; a robot that moves less has come to rest, and how it trembles is no gait
 FINE = 16  # points per step on which the autocorrelation is interpolated
 
 
@@ -71,13 +72,17 @@ def gait_of(episodes: list[Any], n_experts: int) -> dict[str, Any]:
     signals = [(e.observations[part][:, varying] - states.mean(axis=0)[varying]) / spread[varying]
                for e, part in zip(episodes, steady, strict=True)]  # fmt: skip
     signals = [x - x.mean(axis=0) for x in signals if len(x) > 3]
-    period, strength = period_of(signals) if len(varying) else (0.0, 0.0)
+    moving = [x for x in signals if len(varying) and np.sqrt((x**2).mean()) >= LEAST_SWING]
+    if signals and not moving:
+        return {"periodic": False, "at_rest": True}
+    signals = moving
+    period, strength = period_of(signals)
     if not period:
         return {"periodic": False}
     power = sum((np.abs(swing(x, period)) ** 2).sum(axis=0) for x in signals)
     reference = int(varying[power.argmax()])
     cycles: dict[str, list[np.ndarray]] = {"observations": [], "actions": [], "experts": []}
-    lengths, poses, grid = [], [(2.0, 0, 0)] * POSES, np.arange(PHASES) / PHASES
+    lengths, drawn, grid = [], None, np.arange(PHASES) / PHASES
     for number, (episode, part) in enumerate(zip(episodes, steady, strict=True)):
         x = episode.observations[part].astype(np.float64)
         if len(x) < 3 * period:
@@ -98,13 +103,7 @@ def gait_of(episodes: list[Any], n_experts: int) -> dict[str, Any]:
             cycles["actions"].append(episode.actions[held])
             cycles["experts"].append(episode.experts[held])
         if number == 0 and whole:  # only the first episodes are drawn
-            inside = np.flatnonzero((phase >= whole[0]) & (phase <= whole[-1] + 1))
-            middle = len(x) / 2
-            for k in range(POSES):
-                off = np.abs((phase[inside] - k / POSES + 0.5) % 1 - 0.5)
-                near = inside[off <= off.min() + 0.02]  # of equally good ones the one nearest to mid-episode
-                step = int(near[np.abs(near - middle).argmin()])
-                poses[k] = (k / POSES, number, step + part.start)
+            drawn = phase, np.flatnonzero((phase >= whole[0]) & (phase <= whole[-1] + 1)), part.start
     if len(lengths) < LEAST_CYCLES:
         return {"periodic": False}
 
@@ -114,6 +113,7 @@ def gait_of(episodes: list[Any], n_experts: int) -> dict[str, Any]:
         return {"median": middle.T, "low": low.T, "high": high.T}
 
     experts, shapes = np.stack(cycles["experts"]), np.stack(cycles["observations"])[..., varying] / spread[varying]
+    leading = [np.bincount(experts[:, k * PHASES // POSES]).argmax() for k in range(POSES)]
     others = np.roll(shapes, len(shapes) // 2, axis=0)  # each cycle against one far from it
     switches = (np.diff(experts, axis=1, append=experts[:, :1]) != 0).sum(axis=1)
     return {
@@ -128,5 +128,18 @@ def gait_of(episodes: list[Any], n_experts: int) -> dict[str, Any]:
         "switches_per_cycle": float(switches.mean()),
         "actions": curve(cycles["actions"]),
         "observations": curve(cycles["observations"]),
-        "poses": [{"phase": f, "episode": e, "step": s} for f, e, s in poses if f < 1],
+        "poses": poses_at(*drawn, episodes[0].experts, leading) if drawn else [],
     }
+
+
+def poses_at(phase: np.ndarray, inside: np.ndarray, start: int, experts: np.ndarray, leading: list[int]) -> list[dict]:
+    """For each picture of the cycle a step of the first episode at that phase in which the usual expert acts."""
+    poses = []
+    for k, expert in enumerate(leading):
+        off = np.abs((phase[inside] - k / POSES + 0.5) % 1 - 0.5)
+        near = inside[off <= off.min() + 0.02]  # of equally good ones the one nearest to mid-episode
+        usual = near[experts[start + near] == expert]
+        near = usual if len(usual) else near
+        step = int(near[np.abs(near - len(phase) / 2).argmin()])
+        poses.append({"phase": k / POSES, "episode": 0, "step": start + step})
+    return poses

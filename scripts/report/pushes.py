@@ -123,11 +123,12 @@ def name_of(model: Any, dof: int, kind: str, matching: Optional[dict[str, str]])
     part = dof - int(model.jnt_dofadr[joint])
     last = int(model.jnt_dofadr[joint + 1]) if joint + 1 < model.njnt else model.nv
     label = model.joint(joint).name or f"joint {joint}"
-    if last - int(model.jnt_dofadr[joint]) == 6:
-        label += f" {'xyz'[part % 3]} {'shift' if part < 3 else 'rotation'}"
-    elif last - int(model.jnt_dofadr[joint]) == 3:
-        label += f" {'xyz'[part]} rotation"
-    return f"{kind} of {label}"
+    size, turning = last - int(model.jnt_dofadr[joint]), {"position": "angle", "velocity": "angular velocity"}[kind]
+    if size == 6 and part < 3:
+        return f"{'xyz'[part]}-{kind} of {label}"
+    if size > 1:
+        return f"{turning} of {label} about {'xyz'[part % 3]}"
+    return f"{turning if model.jnt_type[joint] == 3 else kind} of {label}"  # mjJNT_HINGE
 
 
 def growth_per_step(rows: np.ndarray) -> Optional[float]:
@@ -197,9 +198,11 @@ def pushes_of(
                 break
             curve = np.median(away, axis=0)
             limit = usual if period else FORGOTTEN * curve[0]
+            kept = {} if period else {"kept": finite(curve[-1] / curve[0])}  # of the first effect
             entry["sizes"].append(
                 {"size": size, "falls": falls / len(moments), "reward_lost": lost / len(moments)}
                 | {"back_after": back_after(curve, limit), "largest": finite(curve.max()), "left": finite(curve[-1])}
+                | kept
             )
             apart[size].append(np.array(rows))
             off[size].append(np.array(away))

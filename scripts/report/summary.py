@@ -1,7 +1,6 @@
 """What a person asks first, from facts that were counted: what matters, who acts, how it fails, what it withstands."""
 
 import json
-import re
 from typing import Any, Optional
 
 import numpy as np
@@ -12,7 +11,8 @@ FAITHFUL = 0.9  # share of choices that observations must keep when all others a
 MAIN = 0.01  # experts that act less often stay in the background
 CARD = {"noise": (0.05, 0.1, 0.2), "delay": (1, 2), "mass": (0.8, 1.2), "friction": (0.5, 2.0)}
 CARD_EPISODES = 10
-FAVOURED = re.compile(r"Expert (\d+) is favoured when (.*) \(the medians?\): so in .*?\((\d+%)\), and in .*?\((\d+%)\)")
+IN_WORDS = 4  # observations that a sentence describes; more of them are symbols
+SLIGHT = 0.2  # of its limit: an action that stays below is small
 
 
 def decisive(actor: Actor, states: np.ndarray) -> dict[str, Any]:
@@ -96,11 +96,21 @@ def summary_of(report: dict[str, Any]) -> list[str]:
     """Sentences for the top of the page; every number in them is counted in this report."""
     gait, several = report["gait"], len(report["usage"]["share"]) > 1
     sentences = [decisive_sentence(report["decisive"], report["names"]["obs"])] if several else []
-    sentences += [experts_sentence(report["usage"]["share"], report["sentences"])] if several else []
+    sentences += [experts_sentence(report)] if several else []
     sentences += [gait_sentence(gait, report["seconds_per_step"])]
     sentences += [failure_sentence(report["failures"], report["names"]["obs"])]
     sentences += [push_sentence(report["pushes"], gait.get("period", 0.0))] if report["pushes"] else []
     return sentences
+
+
+def in_words(name: dict[str, str]) -> str:
+    """What a name stands for, else the name itself."""
+    return name["text"] if name["description"] == name["text"] else f"the {name['description']}"
+
+
+def few_of(names: list[dict[str, str]]) -> str:
+    """In words while that can be read in one go, else as symbols."""
+    return listed([in_words(n) for n in names] if len(names) <= IN_WORDS else [n["text"] for n in names])
 
 
 def decisive_sentence(matter: dict[str, Any], names: list[dict[str, str]]) -> str:
@@ -109,26 +119,29 @@ def decisive_sentence(matter: dict[str, Any], names: list[dict[str, str]]) -> st
     if not others:
         return f"All {len(names)} observations decide who acts: none of them can be held at its mean."
     result = f"the same expert is chosen in {percent(matter['agreement'])} of the visited states"
+    result += f", and its commands keep {percent(matter['commands'])} of their variance"
     if len(kept) <= max(4, len(others)):
-        few = listed([names[k]["text"] for k in kept])
+        few = few_of([names[k] for k in kept])
         decide = f"{len(kept)} of {len(names)} observations decide who acts, {few}"
         return f"{decide}: with all others held at their means, {result}."
-    few = listed([names[k]["text"] for k in others])
+    few = few_of([names[k] for k in others])
+    few = few[0].upper() + few[1:] if few.startswith("the ") else few
     if len(others) == 1:
-        return f"{few} hardly matters for who acts: with it held at its mean, {result}."
-    return f"{few} hardly matter for who acts: with them held at their means, {result}."
+        return f"{few} hardly matters: with it held at its mean, {result}."
+    return f"{few} hardly matter: with them held at their means, {result}."
 
 
-def experts_sentence(share: list[float], sentences: list[dict[str, Any]]) -> str:
-    """When the experts that act most act, as far as a counted sentence says so; else who acts most."""
+def experts_sentence(report: dict[str, Any]) -> str:
+    """When the experts that act most act and what they then do, as far as it was counted; else who acts most."""
+    share, told = report["usage"]["share"], []
     main = [m for m in sorted(range(len(share)), key=lambda m: -share[m]) if share[m] >= MAIN]
-    said = {int(found[1]) - 1: found for found in (FAVOURED.match(s["text"]) for s in sentences) if found}
-    told = [
-        f"Expert {m + 1} ({percent(share[m])} of steps) acts mostly when {said[m][2]}"
-        f" ({said[m][3]} of its states, {said[m][4]} of others)"
-        for m in main[:3]
-        if m in said
-    ]
+    for m in main[:3]:
+        mine = [s for s in report["sentences"] if s["expert"] == m + 1]
+        for s in [s for s in mine if "when" in s]:
+            when = listed([condition(c, report["names"]["obs"]) for c in s["when"]])
+            counted = f"{percent(s['share'])} of its states, {percent(s['others'])} of others"
+            does = deeds(report["at_work"][m], mine, report["policy"], report["names"]["action"])
+            told.append(f"Expert {m + 1} ({percent(share[m])} of steps) acts mostly when {when} ({counted}); {does}")
     if told:
         return "; ".join(told) + "."
     told = listed([f"Expert {m + 1} ({percent(share[m])})" for m in main[:4]])
@@ -137,9 +150,33 @@ def experts_sentence(share: list[float], sentences: list[dict[str, Any]]) -> str
     return f"{told} {'acts' if len(main) == 1 else 'act most'}{left}{rare}."
 
 
+def condition(one: dict[str, Any], names: list[dict[str, str]]) -> str:
+    name = names[one["obs"]]
+    return f"{in_words(name)} is {one['side']} {one['value']:.3g} {name['unit']}".rstrip()
+
+
+def deeds(work: dict[str, Any], said: list[dict[str, Any]], policy: dict[str, Any], names: list[dict[str, str]]) -> str:
+    """What an expert does where it acts: the two strongest actions that keep to one side, else the widest swing."""
+    mean, low, high = (
+        (np.asarray(work[f"torque_{key}"]) - policy["action_bias"]) / policy["action_scale"]
+        for key in ("mean", "low", "high")
+    )
+    sided = [s for s in said if s.get("claim") in ("is positive", "is negative")]
+    sided.sort(key=lambda s: -abs(mean[s["action"]]))
+    if sided:
+        return "then " + listed([f"{in_words(names[s['action']])} {s['claim']} ({percent(s['share'])})"
+                                 for s in sided[:2]])  # fmt: skip
+    widest = int((high - low).argmax())
+    limit = float(max(np.abs(low).max(), np.abs(high).max()))
+    if limit < SLIGHT:
+        return f"then all actions stay below {max(1, np.ceil(100 * limit)):.0f}% of their limits (the middle 80%)"
+    swing = f"from {work['torque_low'][widest]:.2g} to {work['torque_high'][widest]:.2g}"
+    return f"then {in_words(names[widest])} swings {swing} (the middle 80%)"
+
+
 def gait_sentence(gait: dict[str, Any], seconds: float) -> str:
     if not gait["periodic"]:
-        return "Nothing in its behaviour is periodic."
+        return "It comes to rest." if gait.get("at_rest") else "Nothing in its behaviour is periodic."
     time = f" ({gait['period'] * seconds:.2g} s)" if seconds else ""
     leading = np.asarray(gait["experts"]).argmax(axis=0)
     turns = leading[np.flatnonzero(np.diff(leading, append=leading[0]))]
@@ -153,7 +190,7 @@ def failure_sentence(failures: dict[str, Any], names: list[dict[str, str]]) -> s
     many = f"{len(ended)} of {n} episodes end early" if ended else f"None of {n} episodes ends early"
     if "evaluated_share" in failures:
         share, n = percent(failures["evaluated_share"]), failures["evaluated_episodes"]
-        many = f"{share} of the {n} episodes of its evaluation ended early"
+        many = f"{share if failures['evaluated_share'] else 'None'} of the {n} episodes of its evaluation ended early"
     if not ended:
         return f"{many}."
     steps = [e["step"] for e in ended]
@@ -174,13 +211,16 @@ def push_sentence(pushes: dict[str, Any], period: float) -> str:
         return f"Pushes were not tried: {pushes['reason']}."
     worst, sizes = pushes["pushes"][pushes["worst"]], pushes["sizes"]
     falling = next((i for i, share in enumerate(pushes["falls"]) if share > 0), None)
+    back = [push["sizes"][2]["back_after"] for push in pushes["pushes"]]
     if falling is None:
         falls = f"No push of up to {percent(sizes[-1])} of a coordinate's spread ends an episode"
     else:
         share = percent(pushes["falls"][falling])
         falls = f"Pushes of {percent(sizes[falling])} of a coordinate's spread topple it in {share} of cases"
-        falls += f" (worst: the {worst['name']})" + (f", none of {percent(sizes[falling - 1])} does" if falling else "")
-    back = [push["sizes"][2]["back_after"] for push in pushes["pushes"]]
+        falls += f" (worst: the {worst['name']})"
+        if falling == 3 and period and None not in back and not max(back):
+            return f"{falls}, those of 30% do not even lead it out of its gait."
+        falls += f", none of {percent(sizes[falling - 1])} does" if falling else ""
     if not period:
         first, last = (pushes["curves"][2]["difference"][1][t] for t in (0, -1))
         left = f"{percent(last / first)} of its first effect" if last is not None else "a fallen robot"
