@@ -82,7 +82,7 @@ def embedded_frames(frames: dict[int, np.ndarray]) -> list[dict[str, Any]]:
     embedded = []
     for step, frame in frames.items():
         picture, buffer = Image.fromarray(frame), io.BytesIO()
-        picture.thumbnail((240, 240))
-        picture.save(buffer, format="JPEG", quality=55, optimize=True)
+        picture.thumbnail((200, 200))
+        picture.save(buffer, format="JPEG", quality=45, optimize=True)
         embedded.append({"step": step, "jpeg": base64.b64encode(buffer.getvalue()).decode()})
     return embedded

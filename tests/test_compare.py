@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import assert_one_line_error
-from report.compare import matched_experts
+from report.compare import aligned, distinct, matched_experts
+from report.gait import gait_of
+from test_gait import episode
 from test_interpret import random_actor, save_actor
 from test_report_browser import browser  # noqa: F401
 
@@ -31,6 +33,25 @@ def test_experts_are_matched_by_what_they_do():
     assert sum(p["states"] for p in matched["pairs"]) == 400
 
 
+def test_cycles_begin_at_the_same_phase():
+    one = gait_of([episode(40.0, noise=0.0)], 2)
+    late = one | {"experts": np.roll(one["experts"], 18, axis=1), "poses": one["poses"][-3:] + one["poses"][:-3]}
+    for kind in ("observations", "actions"):
+        late[kind] = {key: np.roll(curves, 18, axis=1) for key, curves in one[kind].items()}  # by 3 of 8 pictures
+    back = aligned(late, one, np.array([3.5, 1.0, 0.0]))
+    for kind in ("observations", "actions"):
+        np.testing.assert_array_equal(back[kind]["high"], one[kind]["high"])
+    np.testing.assert_array_equal(back["experts"], one["experts"])
+    assert back["poses"] == one["poses"]
+    assert aligned({"periodic": False}, one, np.ones(3)) == {"periodic": False}
+
+
+def test_labels_are_what_the_paths_do_not_share():
+    assert distinct(["runs/one", "runs/two/actor.safetensors"]) == ["runs/one", "runs/two/actor.safetensors"]
+    assert distinct(["a/b/run", "a/b/run/actor_short.safetensors"]) == ["run", "run/actor_short.safetensors"]
+    assert distinct(["/x/y/run", "here/run"]) == ["/x/y/run", "here/run"]
+
+
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory) -> Path:
     """two policies, the second of them the first without the experts' small weights, and their comparison"""
@@ -38,8 +59,8 @@ def pair(tmp_path_factory) -> Path:
     actor = random_actor(4, 2, 8)
     mean = actor.weights["experts.mean.weight"]
     short = replace(actor, weights=actor.weights | {"experts.mean.weight": np.where(np.abs(mean) < 0.5, 0, mean)})
-    save_actor(folder / "a" / "actor.safetensors", actor, "Swimmer-v4")
-    save_actor(folder / "b" / "actor.safetensors", short, "Swimmer-v4")
+    save_actor(folder / "a" / "actor.safetensors", actor, "Swimmer-v4", steps="1000000")
+    save_actor(folder / "b" / "actor.safetensors", short, "Swimmer-v4", steps="1000000")
     args = interpret.Args(path=str(folder / "a"), other=str(folder / "b"), episodes=2, output=str(folder / "out"))
     interpret.main(args)
     return folder

@@ -334,6 +334,35 @@ def test_the_page_is_half_as_long_as_it_was_and_prints_on_eight_pages(cheetah, o
     assert (cheetah / "report.html").stat().st_size < 1_000_000
 
 
+def test_nothing_is_said_twice(cheetah, open_page):
+    page = open_page(cheetah)
+    said = page.locator("#page").inner_text()
+    assert len(re.findall("ends? early|ended early", said)) == 1
+    assert len(re.findall("return of each episode", said)) == 1
+    # who acts when stands on top for the three that act most, and with the equations for the others
+    top = [int(m) for m in re.findall(r"Expert (\d+) \([^)]*\) acts mostly", page.locator("#summary").inner_text())]
+    assert len(top) == 3
+    cards = page.locator("#experts article.expert").all()
+    favoured = [card.get_attribute("id") for card in cards if "is favoured when" in card.inner_text()]
+    assert len(favoured) == len(cards) - 3 and not {f"expert-{m}" for m in top} & set(favoured)
+
+
+def test_small_print_of_the_drawing_can_be_read_on_a_phone_too(cheetah, open_page):
+    measure = """() => { const text = document.querySelector('.floor text'), svg = document.querySelector('svg.body');
+      return text.getAttribute('font-size') * svg.clientWidth / svg.viewBox.baseVal.width; }"""
+    for width in (390, 1440):
+        assert 9 < open_page(cheetah, width).evaluate(measure) < 14
+
+
+def test_paper_leaves_out_what_only_a_click_would_open(cheetah, open_page):
+    page = open_page(cheetah)
+    folded = page.locator("details:not([open]):not(.expert)")
+    assert folded.count() >= 3 and folded.first.is_visible()
+    page.emulate_media(media="print")
+    assert not any(box.is_visible() for box in folded.all())
+    assert page.locator("details.expert").first.is_visible()  # one line that says how rarely it acts
+
+
 def test_paper_shows_every_term_of_an_equation(cheetah, open_page):
     page, report = open_page(cheetah), json.loads((cheetah / "report.json").read_text())
     shown = [e for m, e in enumerate(report["equations"]) if report["usage"]["share"][m] >= 0.01]
@@ -386,3 +415,10 @@ def test_the_robustness_card_is_drawn(smose_run, tmp_path, open_page):
     texts = page.evaluate("[...document.querySelectorAll('#card svg g title')].map((t) => t.textContent)")
     assert len(texts) == 2 and "sensor noise 10" in texts[0] and "mass \u00d7 1.5" in texts[1].lower()
     assert f"{rows[1]['mean']:.2f}".replace("-", "\u2212")[:5] in texts[0]
+    # red is what is worse beyond doubt and matters: by two standard errors and by a hundredth of the return
+    for row, share in (rows[1], 0.5), (rows[2], 0.005):
+        row |= {"difference": -share * abs(rows[0]["mean"]), "difference_se": 1e-6}
+    output.write_text(json.dumps(rows))
+    interpret.interpret(interpret.Args(path=str(folder), episodes=2, pushes=False))
+    classes = open_page(folder).evaluate("[...document.querySelectorAll('#card svg g')].map((g) => g.classList.value)")
+    assert classes == ["bad", ""]

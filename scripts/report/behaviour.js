@@ -6,8 +6,10 @@ function gaitSection() {
   if (!G.periodic) {
     return el("section", { id: "gait", "aria-labelledby": "h-gait" }, title,
       el("p", { class: "lede" },
-        "Nothing is periodic here: the observations do not repeat themselves (their autocorrelation has no peak " +
-          "above one half).",
+        G.at_rest
+          ? "There is none: the robot comes to rest, and its observations hardly move any more."
+          : "Nothing is periodic here: the observations do not repeat themselves (their autocorrelation has no peak " +
+            "above one half).",
       ));
   }
   const cycle = SECONDS
@@ -47,9 +49,11 @@ function gaitSection() {
 
 /* ---------- pushes ---------- */
 const SIZE_COLOURS = ["#56B4E9", "#0072B2", "#E69F00", "#D55E00"];
+const RAISED = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
+const powerOfTen = (v) => "10\u207b" + String(-Math.round(Math.log10(v))).replace(/\d/g, (d) => RAISED[d]);
 function pushPlot(key, log, level, said) {
   const X = R.pushes, n = X.horizon, period = R.gait.period || 0;
-  const wide = period ? 300 : 430, tall = 200, left = 36, bottom = 28;
+  const wide = period ? 270 : 520, tall = 200, left = 36, bottom = 28;
   const all = X.curves.flatMap((c) => c[key][1]).filter((v) => v !== null && v > 0);
   let low = log ? Math.max(1e-5, Math.min(...all)) : 0, high = Math.max(...all, level || 0) * 1.08;
   if (log) [low, high] = [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high))];
@@ -62,10 +66,11 @@ function pushPlot(key, log, level, said) {
   const at = (v, t) => (v === null ? [] : `${x(t).toFixed(1)},${y(v).toFixed(1)}`);
   const points = (values) => values.flatMap(at).join(" ");
   const text = (at, up, anchor, words) => sv("text", { class: "tiny", x: at, y: up, "text-anchor": anchor }, words);
+  const tick = (v) => (log && v < 9e-4 ? powerOfTen(v) : nice(Number(v.toPrecision(2))));
   const line = (v, kind) => sv("line", { x1: left, x2: wide - 6, y1: y(v), y2: y(v), class: kind });
   return el("figure", {},
     sv("svg", { class: "plot", viewBox: `0 0 ${wide} ${tall}`, role: "img", "aria-label": said },
-      marks.map((v) => [line(v, "gridline"), text(left - 6, y(v) + 3.5, "end", nice(Number(v.toPrecision(2))))]),
+      marks.map((v) => [line(v, "gridline"), text(left - 6, y(v) + 3.5, "end", tick(v))]),
       ticks.map(([at, words]) => text(at, tall - bottom + 13, "middle", words)),
       text((left + wide) / 2, tall - 3, "middle", period ? "cycles after the push" : "steps after the push"),
       level ? line(level, "level") : null,
@@ -75,7 +80,7 @@ function pushPlot(key, log, level, said) {
 }
 function pushLegend() {
   return el("p", { class: "small soft pushsizes" }, "pushed by ", R.pushes.sizes.map((size, k) =>
-    el("span", { style: { "--c": SIZE_COLOURS[k] } }, percent(size))), " of the spread");
+    el("span", { style: { "--c": SIZE_COLOURS[k] } }, set(size))), " of the spread");
 }
 function pushSection() {
   const X = R.pushes, title = el("h2", { id: "h-pushes" }, "What a push does");
@@ -89,7 +94,7 @@ function pushSection() {
     s.falls >= 0.5
       ? el("strong", { class: "bad" }, "falls")
       : s.back_after === null
-        ? "not yet"
+        ? s.kept === undefined ? "not yet" : `${percent(s.kept)} left`
         : !s.back_after
           ? "stays"
           : period
@@ -104,8 +109,8 @@ function pushSection() {
       X.pushes[k].sizes.slice(1).map((s) => el("td", { class: "r num" }, after(s))),
       topples ? el("td", { class: "r num" }, percent(X.pushes[k].sizes.at(-1).falls)) : null,
       el("td", { class: "r num" }, grow(X.pushes[k])));
-  const columns = ["pushed", ...X.sizes.slice(1).map((s) => `by ${percent(s)}`),
-    topples ? "falls at 100\u202f%" : null, period ? "1\u202f% per cycle" : "1\u202f% per step"].filter(Boolean);
+  const columns = ["pushed", ...X.sizes.slice(1).map((s) => `by ${set(s)}`),
+    topples ? "falls at 100\u202f%" : null, `1\u202f% grows per ${period ? "cycle" : "step"}`].filter(Boolean);
   const table = (list) =>
     el("div", { class: "scroll" }, el("table", {}, head(columns), el("tbody", {}, list.map(row))));
   const rate = X.growth_per_cycle ?? X.growth_per_step, small = X.curves[0];
@@ -118,7 +123,8 @@ function pushSection() {
   const lede = [
     `At ${X.moments} random moments each position and velocity was pushed by a share of its own spread, ` +
       `and pushed and unpushed ran on for ${X.horizon} steps under the policy. `,
-    rate === null ? "" : `Differences after pushes of 1\u202f% ${rate > 1 ? "grow" : "fade"} by a factor of ` +
+    rate === null ? "" : fixed(rate, 2) === "1.00" ? "Differences after pushes of 1\u202f% stay as they are." :
+      `Differences after pushes of 1\u202f% ${rate > 1 ? "grow" : "fade"} by a factor of ` +
       `${fixed(rate, 2)} per ${period ? "cycle" : "step"}${whereto}.`];
   const SHOWN = 6;
   return el("section", { id: "pushes", "aria-labelledby": "h-pushes" }, title, el("p", { class: "lede" }, lede),

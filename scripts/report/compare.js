@@ -23,12 +23,12 @@ function factsTable() {
         rows.map(([name, ...cells]) =>
           el("tr", {}, el("td", {}, name), cells.map((c) => el("td", { class: "r num" }, c)))))),
     el("p", { class: "small soft tight" },
-      `B against A on the same ${many(d.episodes, "episode")}: ${signed(d.mean)}${error}.`));
+      `B against A on the same ${many(d.episodes, "episode")}: ${signedNice(d.mean)}${error}.`));
 }
 function matchTable() {
   const M = DATA.matched,
     rows = M.pairs.map((p) =>
-      el("tr", {}, el("td", {}, drawn[0].chip(p.a - 1), " \u2194 ", drawn[1].chip(p.b - 1)),
+      el("tr", {}, el("td", { class: "num" }, drawn[0].chip(p.a - 1), " \u2194 ", drawn[1].chip(p.b - 1)),
         el("td", { class: "r num" }, percent(SIDES[0].share[p.a - 1])),
         el("td", { class: "r num" }, percent(SIDES[1].share[p.b - 1])),
         el("td", { class: "r num" }, percent(p.overlap)), el("td", { class: "r num" }, percent(p.difference))));
@@ -141,3 +141,4 @@ clear(document.getElementById("page"),
   el("main", { class: "wrap" }, watchBoth(), cycles(), matchTable()),
   el("footer", {},
     el("div", { class: "wrap" }, el("p", {}, "Every number of this page is in compare.json beside it."))));
+if (window.comparison) window.comparison.show(window.comparison.live.step); // small print knows its size only now

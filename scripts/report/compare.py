@@ -1,11 +1,12 @@
 """Two policies of one environment side by side: what they reach, how they move, and which experts do the same work."""
 
+import os
 from typing import Any
 
 import numpy as np
 from colours import COLOURS
 from report.body import body_of
-from report.gait import gait_of
+from report.gait import POSES, gait_of
 from report.summary import failures_of
 from saved_actor import Actor, make_policy
 from scipy.optimize import linear_sum_assignment
@@ -59,21 +60,48 @@ def matched_experts(actors: list[Actor], states: np.ndarray) -> dict[str, Any]:
     return {"states": len(states), "difference": float(apart.mean()), "pairs": pairs}
 
 
+def distinct(labels: list[str]) -> list[str]:
+    """Paths from the last folder on that both have in common."""
+    common = os.path.commonpath(labels) if len({os.path.isabs(label) for label in labels}) == 1 else ""
+    return [os.path.relpath(label, os.path.dirname(common) or ".") if common else label for label in labels]
+
+
+def aligned(gait: dict[str, Any], other: dict[str, Any], spread: np.ndarray) -> dict[str, Any]:
+    """A cycle that begins where another does: turned by eighths, as its pictures are, to where they differ least."""
+    if not (gait["periodic"] and other["periodic"]):
+        return gait
+    scale = np.where(spread > 1e-9, spread, np.inf)[:, None]
+    mine, theirs = (np.asarray(g["observations"]["median"]) / scale for g in (gait, other))
+    step = mine.shape[1] // POSES
+    turn = min(range(POSES), key=lambda k: float(((np.roll(mine, -k * step, axis=1) - theirs) ** 2).sum()))
+
+    def turned(curves: Any) -> Any:
+        return np.roll(np.asarray(curves), -turn * step, axis=1)
+
+    poses = gait["poses"][turn:] + gait["poses"][:turn]
+    poses = [pose | {"phase": k / POSES} for k, pose in enumerate(poses)]
+    curves = {kind: {key: turned(v) for key, v in gait[kind].items()} for kind in ("observations", "actions")}
+    return gait | curves | {"experts": turned(gait["experts"]), "poses": poses}
+
+
 def comparison(
     env_id: str, dt: float, names: dict, actors: list[Actor], labels: list[str], episodes: list[list[Any]], model: Any
 ) -> dict[str, Any]:
     """Everything of the page; both policies played the same episode seeds."""
+    labels = distinct(labels)
     states = np.concatenate([e.observations for side in episodes for e in side])
     states = states[np.linspace(0, len(states) - 1, min(len(states), MOST_STATES)).astype(int)]
     a, b = (np.array([e.rewards.sum() for e in side]) for side in episodes)
     error = float((b - a).std(ddof=1) / np.sqrt(len(a))) if len(a) > 1 else None
+    sides = [side_of(*side, model) for side in zip(actors, labels, episodes, strict=True)]
+    sides[1]["gait"] = aligned(sides[1]["gait"], sides[0]["gait"], states.std(axis=0))
     return {
         "format": "smose-comparison",
         "env_id": env_id,
         "colours": COLOURS,
         "names": names,
         "seconds_per_step": dt,
-        "sides": [side_of(*side, model) for side in zip(actors, labels, episodes, strict=True)],
+        "sides": sides,
         "difference": {"mean": float((b - a).mean()), "standard_error": error, "episodes": len(a)},
         "matched": matched_experts(actors, states),
     }

@@ -32,6 +32,7 @@ function fixed(x, digits = 2) {
   return minus((Math.abs(x) < 0.5 * 10 ** -digits ? 0 : x).toFixed(digits));
 }
 const signed = (x, digits = 2) => (x > 0 && Number(x.toFixed(digits)) > 0 ? "+" : "") + fixed(x, digits);
+const signedNice = (x) => (x > 0 ? "+" : "") + nice(x);
 function nice(x) {
   if (x === null || x === undefined || !Number.isFinite(x)) return "\u2014";
   const size = Math.abs(x);
@@ -46,6 +47,7 @@ function percent(x) {
   if (x === 0) return "0\u202f%";
   return x < 0.001 ? "<\u202f0.1\u202f%" : (100 * x).toFixed(x < 0.0995 ? 1 : 0) + "\u202f%";
 }
+const set = (x) => nice(Number((100 * x).toPrecision(3))) + "\u202f%"; // a share that was chosen, not measured
 const many = (n, word) => `${group(n)} ${word}${n === 1 ? "" : /ch$/.test(word) ? "es" : "s"}`;
 const listed = (items) => items.flatMap((x, i) => (i === 0 ? [x] : [i === items.length - 1 ? " and " : ", ", x]));
 const largest = (list) => list.reduce((a, b) => Math.max(a, Math.abs(b)), 0);
@@ -101,8 +103,9 @@ function symSvg(name, attributes) {
     sv("tspan", { "font-style": "italic" }, found[2]),
     sv("tspan", { dy: 3, "font-size": "72%", "font-style": "italic" }, found[3]));
 }
-// A sentence with its experts as chips and its observations as symbols.
-function rich(text, names, expert) {
+// A sentence with its experts as chips and its observations as symbols, and numbers as the page writes them.
+function rich(said, names, expert) {
+  const text = said.replace(/(?<=^|[\s(])-(?=\d)/g, "\u2212").replace(/(\d)%/g, "$1\u202f%");
   const known = [...names.obs, ...names.action].filter((o) => SHAPE.test(o.text));
   known.sort((a, b) => b.text.length - a.text.length);
   const quoted = known.map((o) => o.text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"));
@@ -263,8 +266,9 @@ function poseLayer(shapes, dims, edge) {
 // The floor: a line with metres in the side view, a grid in the others.
 function floorLayer(figure) {
   const { body, dims, trunk } = figure, layer = sv("g", { class: "floor" });
-  function move(episode, step, [left, top, wide, tall]) {
-    const gap = niceStep(wide / 5), parts = [], right = left + wide, low = top + tall, size = tall / 20;
+  function move(episode, step, [left, top, wide, tall], pixel) {
+    const gap = niceStep(wide / 5), parts = [], right = left + wide, low = top + tall;
+    const size = Math.min(11.5 * pixel, tall / 9); // as large as other small print, however wide the drawing is
     const firsts = (from, to) => {
       const list = [];
       for (let x = Math.ceil(from / gap) * gap; x <= to; x += gap) list.push(x);
@@ -273,7 +277,7 @@ function floorLayer(figure) {
     const line = (x1, y1, x2, y2) => parts.push(sv("line", { x1, y1, x2, y2, "stroke-width": tall / 260 }));
     const label = (x, y, value) =>
       parts.push(
-        sv("text", { x, y, "font-size": size, "text-anchor": "middle" }, `${Number(value.toPrecision(6))} m`));
+        sv("text", { x, y, "font-size": size, "text-anchor": "middle" }, minus(`${Number(value.toPrecision(6))} m`)));
     if (body.view === "side") {
       if (body.ground === null || -body.ground > low) return clear(layer);
       const y = -body.ground;
@@ -281,7 +285,7 @@ function floorLayer(figure) {
       line(left, y, right, y);
       for (const x of firsts(left, right)) {
         line(x, y, x, y + size / 2);
-        if (x > left + 2 * size && x < right - 2 * size) label(x, y + 1.55 * size, x);
+        if (x > left + 2 * size && x < right - 2 * size) label(x, Math.min(y + 1.55 * size, low - size / 4), x);
       }
     } else if (dims === 2) {
       for (const x of firsts(left, right)) line(x, top, x, low);
@@ -318,9 +322,11 @@ function bodyPlayer(figure, colourAt, label) {
   if (follows) {
     tall = side ? 1.14 * Math.max(world[3] - world[2], 0.75 * size) : 1.4 * size;
     wide = Math.max(2.4 * tall, Math.min(3.2 * size, 3.4 * tall));
+    // on a phone the robot, not its trail
+    if (innerWidth < 760) wide = Math.min(wide, Math.max(1.6 * tall, 2.1 * size));
   } else {
     [wide, tall] = [1.12 * wide, 1.16 * tall];
-    wide = Math.max(wide, 1.6 * tall);
+    wide = Math.max(wide, 1.8 * tall);
     tall = Math.max(tall, wide / 3.4);
   }
   const svg = sv("svg", { class: "body", role: "img", "aria-label": label }, floor.group, scene.group,
@@ -356,7 +362,8 @@ function bodyPlayer(figure, colourAt, label) {
       top = side ? -(world[2] - 0.11 * tall) - tall : -v - tall / 2;
     }
     put(svg, { viewBox: [left, top, wide, tall].map((x) => x.toFixed(5)).join(" ") });
-    floor.move(episode, step, [left, top, wide, tall]);
+    const pixel = Math.max(wide / (svg.clientWidth || 770), tall / (svg.clientHeight || 430));
+    floor.move(episode, step, [left, top, wide, tall], pixel);
     const past = trail(episode, step);
     layers.forEach((layer, k) => {
       const t = k === TRAIL - 1 ? step : past[TRAIL - 2 - k];

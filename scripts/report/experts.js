@@ -106,9 +106,16 @@ function expertsSection() {
   // the counts of a sentence in short; the whole of it where the pointer rests
   const short = (text) => text.replace(/\d+ of (?:its|the other) \d+ states \((\d+%)\)/g, "$1")
     .replace(/so in (\d+%), and in (\d+%)/, "so in $1 of its states and in $2 of the others");
-  const said = (m) =>
-    (R.sentences || []).filter((s) => s.expert === m + 1).slice(0, 1)
-      .map((s) => el("p", { class: "small tight", title: s.text }, rich(short(s.text), R.names, expert)));
+  // what stands on top of the page is not said again here
+  const onTop = (m) => R.summary.some((s) => new RegExp(`Expert ${m + 1} \\([^)]*\\) acts mostly`).test(s));
+  const said = (m) => {
+    const mine = R.sentences.filter((s) => s.expert === m + 1), signs = mine.filter((s) => /sign of/.test(s.text));
+    const shown = [...(onTop(m) ? [] : mine.slice(0, 1)), ...signs.slice(0, 2)];
+    return shown.length
+      ? el("p", { class: "small tight", title: shown.map((s) => s.text).join(" ") },
+          rich(shown.map((s) => short(s.text)).join(" "), R.names, expert))
+      : null;
+  };
   const inside = (m) => [said(m), line(score(m), R.equations[m].score, m, 0),
     ACT.map((a, i) => line(a, R.equations[m].torques[i], m, i + 1))];
   const usage = (m) => {
@@ -140,7 +147,7 @@ function expertsSection() {
     });
   return el("section", { id: "experts", "aria-labelledby": "h-experts" },
     el("h2", { id: "h-experts" }, "The experts"),
-    el("p", { class: "lede" }, el("strong", { id: "driven" }, drivenText() + ". "),
+    el("p", { class: "lede" }, el("strong", { id: "driven" }, minus(drivenText().replace(/^a/, "A")) + ". "),
       `Every command passes a tanh: action = ${same(P.action_scale)} \u00b7 tanh(command) + ${same(P.action_bias)}. ` +
         "Under each term its effect size, weight times spread; the bar is the middle 80 % of the output where the " +
         "expert acts, its mark the mean.",
@@ -215,8 +222,7 @@ function usageSection() {
     el("div", { class: "grid even" },
       el("div", { class: "card" }, el("h3", {}, "Where a switch leads"), matrix(),
         el("p", { class: "small soft tight" },
-          `From the row\u2019s expert to the column\u2019s, in per cent of the row\u2019s switches; ` +
-            `${many(R.usage.switches, "switch")} in ${group(R.usage.steps)} steps.`)),
+          `From the row\u2019s expert to the column\u2019s, in per cent of the row\u2019s switches.`)),
       el("div", { class: "card" }, el("h3", {}, "How hard the action jumps"),
         el("div", { class: "scroll" },
           el("table", { id: "jumps" }, head(["", "count", "mean jump", "largest"]),

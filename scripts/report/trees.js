@@ -89,7 +89,7 @@ function treesSection() {
           : null,
         loop
           ? ["Difference",
-              signed(cost.mean),
+              signedNice(cost.mean),
               cost.interval_95 ? `95 %: ${nice(cost.interval_95[0])} to ${nice(cost.interval_95[1])}` : "paired"]
           : null,
       ].filter(Boolean)

@@ -187,7 +187,9 @@ function player() {
     M > 1
       ? [cut,
           `The band shows who ${ACTS}, the curve how far the nearest switch is.`,
-          replay.some((e) => e.observations.length > WINDOW) ? ` The lower band magnifies ${WINDOW} steps.` : ""]
+          replay.some((e) => e.observations.length > WINDOW)
+            ? el("span", { class: "screen" }, ` The lower band magnifies ${WINDOW} steps.`)
+            : ""]
       : [cut];
   const stage = el("div", { class: "stage" },
     robot ? robot.svg : el("p", { class: "small soft" }, "This environment has no MuJoCo body to draw."), travelled,

@@ -232,8 +232,8 @@ function whyPanel() {
       line(el("span", { class: "small" }, "constant"), "", bias), shown.length < parts.length
         ? line(el("span", { class: "small" }, `${parts.length - shown.length} others`), "", rest)
         : null,
-      el("span", { class: "sum" }, "sum"), el("span", { class: "sum" }, "\u00a0"),
-      el("span", { class: "sum" }, "\u00a0"), el("span", { class: "r num sum", id: "difference" }, signed(total, 3)));
+      el("span", { class: "line" }), el("strong", {}, "sum"), el("span"), el("span"),
+      el("strong", { class: "r num", id: "difference" }, signed(total, 3)));
     more.hidden = N <= SHOWN;
     more.textContent = all ? `Show the largest ${SHOWN}` : `Show all ${N}`;
   });
