@@ -18,7 +18,6 @@ if __name__ == "__main__":
 
 import atexit
 import contextlib
-import csv
 import difflib
 import fcntl
 import hashlib
@@ -186,19 +185,19 @@ class Replay:
         self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
         self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
         self.file = open_table(path, self.n_rows, sum(self.widths.values()), args.total_timesteps)
-        self.rows = torch.from_numpy(self.file.view(np.ndarray))  # the same memory without memmap's slow indexing
+        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
         self.batch_size, self.device = args.batch_size, device
 
     def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
         row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
-        self.rows[self.count % self.n_rows] = torch.from_numpy(row)  # episodes count from 1, so that 0 is an unused row
+        self.table[self.count % self.n_rows] = row  # episodes count from 1, so that 0 is an unused row
         self.count += 1
 
     def sample(self) -> Batch:
         return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
 
     def batch(self, steps: Tensor) -> Batch:
-        rows = self.rows.index_select(0, steps % self.n_rows).to(self.device)
+        rows = torch.from_numpy(self.table).index_select(0, steps % self.n_rows).to(self.device)
         obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
         return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
@@ -286,13 +285,13 @@ class Actor:
         """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
         router, router_bias, experts, biases = (part.cpu().numpy() for part in self.weights)
         logits = router @ obs + router_bias
-        chosen = np.argsort(-logits, kind="stable")[: self.top_k]
-        p = np.exp(logits - logits.max())
-        w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k] if self.top_k > 1 else [int(logits.argmax())]
 
         def head(rows: slice) -> np.ndarray:
             if self.one_hot and self.top_k == 1:
                 return experts[chosen[0], rows] @ obs + biases[chosen[0], rows]
+            p = np.exp(logits - logits.max())
+            w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
             return w @ (experts[:, rows][chosen] @ obs + biases[:, rows][chosen])
 
         x = head(slice(0, self.n_a))
@@ -372,9 +371,9 @@ class Learner:
         self.critic = new_weights(critic_shapes(n_s + n_a), device)
         self.target = [part.clone() for part in self.critic]
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
-        self.q_optimizer = new_adam(self.critic, args.q_lr)
-        self.actor_optimizer = new_adam(self.actor.weights, args.policy_lr)
-        self.alpha_optimizer = new_adam([self.log_alpha], args.alpha_lr)
+        self.q_optimizer = new_adam([{"params": self.critic, "lr": args.q_lr}])
+        of_alpha = {"params": [self.log_alpha], "lr": args.alpha_lr}
+        self.actor_optimizer = new_adam([{"params": self.actor.weights, "lr": args.policy_lr}, of_alpha])
         self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
         self.actor_gradient = gradient_of(self.actor_loss)
 
@@ -420,15 +419,16 @@ class Learner:
     def update_actor(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the actor, and one of alpha."""
         (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
-        descend(self.actor_optimizer, gradient)
-        for part, gone in zip(self.actor.weights, self.gone, strict=True):
-            part.masked_fill_(gone, 0)
-        if self.args.authors:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
+        fresh = self.args.autotune and self.args.authors
+        descend(self.actor_optimizer, [*gradient, of_alpha if self.args.autotune and not fresh else None])
+        if self.prunes:
+            for part, gone in zip(self.actor.weights, self.gone, strict=True):
+                part.masked_fill_(gone, 0)
+        if fresh:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
             noise = self.actor.noise(len(batch.obs), update=True)
             _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
             of_alpha = torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)
-        if self.args.autotune:
-            descend(self.alpha_optimizer, [of_alpha])
+            descend(self.actor_optimizer, [*(None for _ in gradient), of_alpha])
         return logs
 
     def update_target(self) -> None:
@@ -448,7 +448,7 @@ class Learner:
         """Every tensor that an update depends on, by reference."""
         groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
         groups |= {"gone": self.gone} if self.prunes else {}
-        for name in ("q_optimizer", "actor_optimizer", "alpha_optimizer"):
+        for name in ("q_optimizer", "actor_optimizer"):
             for moments in getattr(self, name).state.values():
                 groups[name] = [*groups.get(name, []), *moments.values()]
         return {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
@@ -465,18 +465,19 @@ def gradient_of(loss: Callable) -> Callable:
     return gradient
 
 
-def new_adam(weights: list[Tensor], lr: float) -> torch.optim.Adam:
+def new_adam(groups: list[dict]) -> torch.optim.Adam:
     """Adam with its state from the start, so that a checkpoint always has the same tensors."""
-    adam = torch.optim.Adam(weights, lr, fused=True)
-    for part in weights:
+    adam = torch.optim.Adam(groups, fused=True)
+    for part in (part for group in groups for part in group["params"]):
         moments = {name: torch.zeros_like(part) for name in ("exp_avg", "exp_avg_sq")}
         adam.state[part] = {"step": torch.zeros((), device=part.device), **moments}
     return adam
 
 
-def descend(optimizer: torch.optim.Optimizer, gradient: list[Tensor]) -> None:
-    """One step of Adam. Moments of dead units fade to denormal numbers, which slow it sixfold: they become zeros."""
-    for part, of_part in zip(optimizer.param_groups[0]["params"], gradient, strict=True):
+def descend(optimizer: torch.optim.Optimizer, gradient: list[Optional[Tensor]]) -> None:
+    """One step of Adam for what has a gradient; denormal numbers, slow moments of dead units, become zeros."""
+    weights = [part for group in optimizer.param_groups for part in group["params"]]
+    for part, of_part in zip(weights, gradient, strict=True):
         part.grad = of_part
     torch.set_flush_denormal(True)
     optimizer.step()
@@ -553,24 +554,23 @@ def has_bfloat16(device: torch.device) -> bool:
 
 def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
-    kept, start = use_private_cache(), time.time()
     say("compiling the two updates ...")
-    plain, state = (learner.critic_gradient, learner.actor_gradient), torch.get_rng_state()
+    kept, start, plain = use_private_cache(), time.time(), (learner.critic_gradient, learner.actor_gradient)
     how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
-    how["options"] = {"emulate_precision_casts": True}  # or the compiler would leave rounding to bfloat16 out
+    how["options"] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # shapes and settings never change
+    how["options"]["emulate_precision_casts"] = True  # or the compiler would leave rounding to bfloat16 out
     learner.critic_gradient, learner.actor_gradient = (
         torch.compile(torch.func.grad(loss, has_aux=True), **how) for loss in (learner.critic_loss, learner.actor_loss)
     )
     try:
-        batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
-        learner.gradient_of_critics(batch), learner.gradient_of_actor(batch)
+        with torch.random.fork_rng():
+            batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
+            learner.gradient_of_critics(batch), learner.gradient_of_actor(batch)
     except Exception as error:  # above all: no C++ compiler
         learner.critic_gradient, learner.actor_gradient = plain
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
         return False
-    finally:
-        torch.set_rng_state(state)
     say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
     return True
 
@@ -765,7 +765,7 @@ class Run:
     def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
         args.exp_name = args.exp_name or learner.actor.name
         self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
-        self.progress = {"global_step": 0, "best": -math.inf, "evaluated": 0, "hours": 0.0, "compiled": None}
+        self.progress = {"global_step": 0, "evaluations": [], "hours": 0.0, "compiled": None}
         self.folder, self.lock = open_folder(args)
         resumed = (self.folder / "checkpoint.safetensors").exists()
         try:
@@ -876,26 +876,22 @@ class Run:
 
     def evaluate_if_due(self) -> None:
         """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
-        args, step, path = self.args, self.progress["global_step"], self.folder / "evaluations.csv"
-        if step == self.progress["evaluated"] or step % args.eval_every and step != args.total_timesteps:
+        args, step, rows = self.args, self.progress["global_step"], self.progress["evaluations"]
+        if not step or step % args.eval_every and step != args.total_timesteps or rows and rows[-1][0] == step:
             return
         video = self.folder / f"videos/{step}.mp4" if args.capture_video else None
         result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED, video)
         if result is None:
             return
         lengths, shares = result["lengths"], result.get("expert_usage", [])
-        row = [step, result["mean"], result["std"], np.mean(lengths), np.std(lengths), *shares]
-        header = ["step", "return_mean", "return_std", "length_mean", "length_std"]
-        lines = csv.reader(path.open(errors="replace")) if path.exists() else []
-        earlier = [line for line in lines if line and line[0].isdecimal() and int(line[0]) < step]
-        rows = [[*header, *(f"usage_{m}" for m in range(1, 1 + len(shares)))]]
-        rows += [*earlier, row]
-        write_whole(path, "".join(",".join(map(str, line)) + "\r\n" for line in rows))
+        best = max((row[1] for row in rows), default=-math.inf)
+        rows.append([step, result["mean"], result["std"], float(np.mean(lengths)), float(np.std(lengths)), *shares])
+        header = "step return_mean return_std length_mean length_std".split()
+        table = [header + [f"usage_{m}" for m in range(1, 1 + len(shares))], *rows]
+        write_whole(self.folder / "evaluations.csv", "".join(",".join(map(str, row)) + "\r\n" for row in table))
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
-        self.progress["evaluated"] = step
         self.save_actor("actor.safetensors")
-        if result["mean"] > self.progress["best"]:
-            self.progress["best"] = result["mean"]
+        if result["mean"] > best:
             self.save_actor("actor_best.safetensors")
         say(f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {len(lengths)} episodes")
 

@@ -61,7 +61,7 @@ def follow(folder: Path, compiled: bool) -> None:
     for i in range(500):
         obs, action, after = rng.normal(size=N_S), rng.uniform(-1, 1, N_A), rng.normal(size=N_S)
         replay.add(obs, action, after, rng.normal(), rng.random() < 0.2, 1 + i // 50)
-    replay.rows = replay.rows.double()
+    replay.table = replay.table.astype(np.float64)
     if compiled:
         assert sac_baseline.compile_updates(learner, replay)
     for i in range(200):
@@ -162,7 +162,7 @@ OWN_ACTOR = {"Actor.__init__", "Actor.policy", "Actor.gate", "Actor.noise", "Act
 OWN_FLAGS = {f"Args.{name}" for name in "n_experts top_k gate balance_coef authors keep router_inputs".split()}
 OWN_FLAGS |= {f"Args.{name}" for name in "size hidden_sizes exp_name".split()}
 A_FEW_LINES = {  # of so many lines, those that one has and the other has not
-    "check_args": 6, "Learner.__init__": 7, "Learner.actor_loss": 8, "Learner.update_actor": 6, "Learner.state": 1,
+    "check_args": 6, "Learner.__init__": 7, "Learner.actor_loss": 8, "Learner.update_actor": 11, "Learner.state": 1,
     "train": 2, "RUN_FORMAT": 2, "NEXT_COMMAND": 2,
 }  # fmt: skip
 

@@ -128,7 +128,7 @@ def follow(folder: Path, allowed: float, compiled: bool = False, q_value=referen
     learner = Learner(args, ENV, CPU)
     replay = Replay(folder / "replay.npy", N_S, N_A, args, CPU)
     fill(replay, N_S, N_A, 500)
-    replay.rows = replay.rows.to(learner.log_alpha.dtype)
+    replay.table = replay.table.astype(str(learner.log_alpha.dtype).removeprefix("torch."))
     if compiled:
         assert smose_sac.compile_updates(learner, replay)
     plain = plain_twin(learner, q_value)
@@ -265,7 +265,7 @@ def test_straight_through_gradient_reaches_every_router_weight():
 
 def test_moments_of_a_dead_unit_end_in_zeros_not_in_denormal_numbers():
     weights = [torch.ones(1000)]
-    optimizer = smose_sac.new_adam(weights, 1e-3)
+    optimizer = smose_sac.new_adam([{"params": weights, "lr": 1e-3}])
     for step in range(1500):  # 0.9^1500 is 1e-69, far below the smallest float32
         smose_sac.descend(optimizer, [torch.full((1000,), 1e-3 * (step == 0))])
     assert not optimizer.state[weights[0]]["exp_avg"].any()
@@ -539,8 +539,10 @@ def test_compiled_bfloat16_is_rounded_as_without_compiling(native, own_cache, mo
     if native and not smose_sac.has_bfloat16(CPU):
         pytest.skip("this processor has no instructions for bfloat16")
     monkeypatch.setattr(smose_sac, "has_bfloat16", lambda _: native)
-    learner, exact, batch, found = make_learner(precision="bfloat16"), make_learner(), random_batch(), {}
-    replay = Replay(tmp_path / "replay.npy", N_S, N_A, dataclasses.replace(learner.args, buffer_size=9), CPU)
+    learner, exact, found = make_learner(precision="bfloat16"), make_learner(), {}
+    replay = Replay(tmp_path / "replay.npy", N_S, N_A, dataclasses.replace(learner.args, buffer_size=BATCH), CPU)
+    replay.table[:BATCH] = np.column_stack([*random_batch(), np.ones(BATCH)])
+    batch = replay.batch(torch.arange(BATCH))  # compiled code takes a replay's batches, and no others
     for kind in ("float32", "eager", "compiled"):
         if kind == "compiled":
             assert smose_sac.compile_updates(learner, replay)
