@@ -47,6 +47,7 @@ from table import (
 )
 
 matplotlib.use("Agg")
+matplotlib.rcParams["text.parse_math"] = False  # a $ in a run's settings is a $
 import matplotlib.pyplot as plt  # noqa: E402 - after the backend is chosen
 
 # Okabe and Ito's palette, told apart with any colour vision; SMoSE in its strongest colour
@@ -66,9 +67,9 @@ class Args:
     """returns of the training episodes (TensorBoard events), of the periodic evaluations (evaluations.csv), or of the
     final ones (evaluation.json) against the numbers that there are to read"""
     env_ids: tuple[str, ...] = ()
-    """only these environments (default: all that were run)"""
+    """only runs of these environments (default: all)"""
     algos: tuple[str, ...] = ()
-    """only these, named as in the legend: smose, sac-m, "smose, keep 0.2" (default: all that were run)"""
+    """only runs of these, named as in the tables and the legend: smose, sac-m, "smose, keep 0.2" (default: all)"""
     steps: Optional[int] = None
     """only runs of so many steps (default: the longest of each line)"""
     paper_settings_only: bool = False

@@ -190,6 +190,18 @@ def test_damaged_configs_and_events_are_named(run_main, runs):
     assert done.returncode == 0 and f"{run.name} has no training returns" in done.stderr
 
 
+def test_names_from_files_are_no_formulas(run_main, runs):
+    """Matplotlib would read what stands between two $ as TeX."""
+    for file in runs.rglob("config.json"):
+        config = json.loads(file.read_text())
+        config |= {"env_id": r"$\no$", "args": config["args"] | {"gate": r"$\no$", "keep": "$^$"}}
+        file.write_text(json.dumps(config))
+    for source in ("evaluations", "numbers"):
+        done = run_main(plot, runs, "--source", source, "--output", "curves.svg", cwd=runs.parent)
+        assert done.returncode == 0, done.stderr
+        assert r"$\no$" in (runs.parent / "curves.svg").read_text()
+
+
 @pytest.mark.parametrize("ending, start", [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
 def test_figures(run_main, runs, ending, start):
     source = "evaluations" if ending == "svg" else "training"
