@@ -219,6 +219,8 @@ def make_env(actor: Actor, env_id: Optional[str] = None, **settings: Any) -> gym
         hint = f"; did you mean {', '.join(near)}?" if near and wanted not in gym.registry else ""
         reason = next(iter(str(error).splitlines()), type(error).__name__).split(" Did you mean")[0].rstrip(".")
         raise UserError(f"cannot make environment {wanted!r}: {reason}{hint}") from error
+    if env.spec.id != wanted.rpartition(":")[2]:  # Gymnasium takes the newest version: another robot than it was
+        raise UserError(f"{wanted} names no version; give --env-id {env.spec.id} if you mean that")
     spaces = ("observations", env.observation_space, actor.obs_size), ("actions", env.action_space, actor.action_size)
     for what, space, size in spaces:
         if not isinstance(space, gym.spaces.Box) or space.shape != (size,):

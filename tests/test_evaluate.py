@@ -306,6 +306,14 @@ def test_an_environment_that_goes_wrong_is_said(run_main, tmp_path, fault):
     assert done.stdout == "" and not (tmp_path / "rows.json").exists()
 
 
+def test_an_environment_without_its_version_is_refused(run_main, tmp_path):
+    """Gymnasium would take the newest without a word: another robot than the one that was trained on."""
+    done = run_main(evaluate, counting_actor(tmp_path / "run", env_id="Faulty-falls"), "--episodes", "1")
+    assert_one_line_error(done, "Faulty-falls names no version", "--env-id Faulty-falls-v0")
+    done = run_main(evaluate, counting_actor(tmp_path / "other"), "--env-id", "Faulty-falls", "--episodes", "1")
+    assert_one_line_error(done, "Faulty-falls names no version", "--env-id Faulty-falls-v0")
+
+
 def test_the_share_that_ended_early_is_told(run_main, tmp_path):
     falling = counting_actor(tmp_path / "falling", env_id="Faulty-falls-v0")
     done = run_main(
