@@ -176,6 +176,8 @@ def list_runs(args: Args, extra: list[str]) -> list[Run]:
         raise UserError(f"unknown algorithm {unknown[0]!r}; choose from {', '.join(ALGOS)}")
     if wrong := [seed for seed in words(args.seeds) if not re.fullmatch("[0-9]{1,12}", seed)]:
         raise UserError(f"seed {wrong[0]!r} is not a whole number; write e.g. --seeds 0 1 2")
+    if wrong := [env_id for env_id in words(args.env_ids) if not re.fullmatch(r"[\w.:/-]+", env_id)]:
+        raise UserError(f"{wrong[0]!r} is no environment's name; write e.g. --env-ids Hopper-v4 Reacher-v4")
     if not (args.env_ids and args.seeds and args.algos):
         raise UserError("nothing to train; --env-ids, --seeds and --algos each need at least one word")
     defaults = {script: trainer_defaults(ROOT / script) for script in {ALGOS[algo][0] for algo in words(args.algos)}}
