@@ -223,7 +223,7 @@ def test_sizes_of_the_baseline_are_told_apart(sac_run, tmp_path):
     [
         (["--algos", "ppo"], "error: unknown algorithm 'ppo'; choose from smose, sac-s, sac-m, sac-l"),
         (["--seeds", "0 x"], "error: seed 'x' is not a whole number"),
-        (["--env-ids", "Hopper-v4,Reacher-v4"], "error: 'Hopper-v4,Reacher-v4' is no environment's name"),
+        (["--dry-run", "--env-ids", "Hopper-v4,Reacher-v4"], "error: 'Hopper-v4,Reacher-v4' is no environment's name"),
         (["--jobs", "0"], "--jobs"),
         (["--jobs", "two"], "--jobs"),
         (["--env-ids"], "--env-ids"),
