@@ -167,6 +167,14 @@ def test_a_slider_changes_the_winner_as_numpy_says(trained, open_page):
         assert winner_shown(page) == before
 
 
+def test_tiny_values_fit_into_their_boxes(trained, open_page):
+    page, box = open_page(trained), ".obs input[type=number] >> nth=0"
+    for value, shown in (3.331e-5, "3.3e-5"), (-0.0123456, "-0.01235"), (0, "0"):
+        page.evaluate("v => window.smose.setState(window.smose.live.state.map((x, k) => (k ? x : v)))", value)
+        assert page.locator(box).input_value() == shown
+        assert page.locator(box).evaluate("e => e.scrollWidth <= e.clientWidth")
+
+
 def test_bands_under_the_sliders_are_the_exact_winners(trained, open_page):
     page = open_page(trained)
     policy = load_actor(trained)
@@ -352,6 +360,12 @@ def test_small_print_of_the_drawing_can_be_read_on_a_phone_too(cheetah, open_pag
       return text.getAttribute('font-size') * svg.clientWidth / svg.viewBox.baseVal.width; }"""
     for width in (390, 1440):
         assert 9 < open_page(cheetah, width).evaluate(measure) < 14
+
+
+def test_small_print_of_a_plot_can_be_read_on_a_phone_too(trained, open_page):  # of a robot without a gait
+    measure = "svg => svg.clientWidth / svg.viewBox.baseVal.width"
+    for width in (390, 1440):
+        assert 0.8 < open_page(trained, width).locator("#pushes .plot").evaluate(measure) < 1.5
 
 
 def test_paper_leaves_out_what_only_a_click_would_open(cheetah, open_page):

@@ -53,7 +53,7 @@ const RAISED = "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079";
 const powerOfTen = (v) => "10\u207b" + String(-Math.round(Math.log10(v))).replace(/\d/g, (d) => RAISED[d]);
 function pushPlot(key, log, level, said) {
   const X = R.pushes, n = X.horizon, period = R.gait.period || 0;
-  const wide = period ? 270 : 520, tall = 200, left = 36, bottom = 28;
+  const wide = period || innerWidth < 760 ? 270 : 520, tall = 200, left = 36, bottom = 28;
   const all = X.curves.flatMap((c) => c[key][1]).filter((v) => v !== null && v > 0);
   let low = log ? Math.max(1e-5, Math.min(...all)) : 0, high = Math.max(...all, level || 0) * 1.08;
   if (log) [low, high] = [10 ** Math.floor(Math.log10(low)), 10 ** Math.ceil(Math.log10(high))];
@@ -123,9 +123,9 @@ function pushSection() {
   const lede = [
     `At ${X.moments} random moments each position and velocity was pushed by a share of its own spread, ` +
       `and pushed and unpushed ran on for ${X.horizon} steps under the policy. `,
-    rate === null ? "" : fixed(rate, 2) === "1.00" ? "Differences after pushes of 1\u202f% stay as they are." :
-      `Differences after pushes of 1\u202f% ${rate > 1 ? "grow" : "fade"} by a factor of ` +
-      `${fixed(rate, 2)} per ${period ? "cycle" : "step"}${whereto}.`];
+    rate === null ? "" : "Differences after pushes of 1\u202f% " + (fixed(rate, 2) === "1.00"
+      ? "neither grow nor fade in the end."
+      : `${rate > 1 ? "grow" : "fade"} by a factor of ${fixed(rate, 2)} per ${period ? "cycle" : "step"}${whereto}.`)];
   const SHOWN = 6;
   return el("section", { id: "pushes", "aria-labelledby": "h-pushes" }, title, el("p", { class: "lede" }, lede),
     el("div", { class: "grid pushgrid" },

@@ -28,7 +28,8 @@ function sliders() {
       const value = live.state[k], width = high - low;
       if (range.valueAsNumber !== value) range.value = value;
       range.setAttribute("aria-valuetext", `${nice(value)} ${OBS[k].unit}; Expert ${live.now.winner + 1} ${ACTS}`);
-      if (document.activeElement !== exactBox) exactBox.value = Number(value.toPrecision(4));
+      const tiny = value !== 0 && Math.abs(value) < 1e-3; // in full it would not fit into its box
+      if (document.activeElement !== exactBox) exactBox.value = tiny ? value.toExponential(1) : +value.toPrecision(4);
       tick.style.left = `calc(8px + (100% - 16px) * ${Math.max(0, Math.min(1, (live.origin[k] - low) / width))})`;
       if (M > 1) {
         clear(who,
