@@ -113,35 +113,6 @@ class Args:
     log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
-def fits(value, kind) -> bool:
-    """Is the value what its annotation says?"""
-    if kind is float:
-        return type(value) in (int, float)
-    options = get_args(kind)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
-    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
-
-
-def check_args(args: Args) -> None:
-    """Refuse what can't be meant, before anything is written."""
-    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
-        if not fits(getattr(args, name), kind):
-            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
-    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
-    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
-    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
-    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096)}
-    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
-    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50)}
-    for name, (low, high) in ranges.items():
-        if not low <= getattr(args, name) <= high:
-            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
-    if args.track and find_spec("wandb") is None:
-        raise UserError("--track needs the package wandb; install it with: pip install wandb")
-
-
 def make_env(env_id: str, **settings) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
@@ -443,6 +414,35 @@ INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on,
 REPLAYED = 10  # steps that a resumed run takes again, to see that they come out the same
 VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
 STOP: list[int] = []  # the signals that asked this process to leave
+
+
+def fits(value, kind) -> bool:
+    """Is the value what its annotation says?"""
+    if kind is float:
+        return type(value) in (int, float)
+    options = get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
+    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
+
+
+def check_args(args: Args) -> None:
+    """Refuse what can't be meant, before anything is written."""
+    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
+        if not fits(getattr(args, name), kind):
+            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
+    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
+    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
+    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
+    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
+    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50)}
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(args, name) <= high:
+            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
+    if args.track and find_spec("wandb") is None:
+        raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
 def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

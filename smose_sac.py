@@ -119,35 +119,6 @@ class Args:
     log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
-def fits(value, kind) -> bool:
-    """Is the value what its annotation says?"""
-    if kind is float:
-        return type(value) in (int, float)
-    options = get_args(kind)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
-    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
-
-
-def check_args(args: Args) -> None:
-    """Refuse what can't be meant, before anything is written."""
-    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
-        if not fits(getattr(args, name), kind):
-            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
-    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
-    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
-    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
-    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096), "top_k": (1, args.n_experts)}
-    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1)) | {"balance_coef": (0, 10**12)}
-    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50), "keep": (1e-9, 1)}
-    for name, (low, high) in ranges.items():
-        if not low <= getattr(args, name) <= high:
-            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
-    if args.track and find_spec("wandb") is None:
-        raise UserError("--track needs the package wandb; install it with: pip install wandb")
-
-
 def make_env(env_id: str, **settings) -> gym.Env:
     """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
@@ -320,34 +291,48 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
 
 
 def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> list[Tensor]:
-    """The actor's weights; of the router's and of the mean heads' this share is left, those of the largest effect.
+    """The actor's weights; of the router's and of the mean heads' this share is left, those that are missed most.
 
-    The effect of a weight is how far its equation moves in these states (root mean square) when what it multiplies is
-    held at its mean: |weight| times a spread, for an expert that of the states where it acts. What a pruned weight gave
-    on average goes to the bias. Of the router only the n_inputs columns that matter most to it are left.
+    What an equation gives is weighed in these states, an expert's in those where it acts. Of the router only n_inputs
+    columns are left.
     """
     router, router_bias, experts, biases, obs = (part.double() for part in (*weights, obs))
     if router.all():  # nothing is pruned yet: what all experts' scores have in common decides nothing
         router, router_bias = router - router.mean(0), router_bias - router_bias.mean()
     acts = torch.nn.functional.one_hot((obs @ router.T + router_bias).argmax(1), len(router)).double()
-    effect = (router * obs.std(0, correction=0)).abs()
-    unread = effect.square().sum(0).argsort(descending=True)[n_inputs:]
-    kept = is_largest(effect.masked_fill(router == 0, -1).index_fill(1, unread, -2), share).index_fill(1, unread, False)
-    router, router_bias = router.masked_fill(~kept, 0), router_bias + router.masked_fill(kept, 0) @ obs.mean(0)
-    mean, square = ((acts.T @ x)[:, None] / acts.sum(0).clamp(min=1)[:, None, None] for x in (obs, obs.square()))
-    spread = (square - mean.square()).clamp(min=0).sqrt()  # in each expert's own states [M, 1, n_s]
-    heads, others = experts[:, :n_a], experts[:, n_a:]
-    effect = (heads * spread).abs() * acts.mean(0).sqrt()[:, None, None]
-    kept = is_largest(effect.masked_fill(heads == 0, -1), share)
-    more = torch.cat(((heads.masked_fill(kept, 0) * mean).sum(2), torch.zeros_like(biases[:, n_a:])), 1)
-    experts, biases = torch.cat((heads.masked_fill(~kept, 0), others), 1), biases + more
-    return [part.float() for part in (router, router_bias, experts, biases)]
+    x = torch.nn.functional.pad(obs, (0, 1), value=1.0)  # with the bias last
+    seen = torch.stack([(x * chosen[:, None]).T @ x for chosen in acts.T]) / len(x)  # [M, n_s + 1, n_s + 1]
+    scores = torch.cat((router, router_bias[:, None]), 1)
+    scores = fewer_terms(scores, seen.sum(0).expand_as(seen), math.ceil(share * router.numel()), n_inputs)
+    heads = torch.cat((experts, biases[:, :, None]), 2)
+    means = heads[:, :n_a].flatten(0, 1)
+    means = fewer_terms(means, seen.repeat_interleave(n_a, 0), math.ceil(share * means[:, 1:].numel()), len(obs[0]))
+    heads = torch.cat((means.view(len(router), n_a, -1), heads[:, n_a:]), 1)
+    return [part.float() for part in (scores[:, :-1], scores[:, -1], heads[:, :, :-1], heads[:, :, -1])]
 
 
-def is_largest(effect: Tensor, share: float) -> Tensor:
-    """True for this share of the largest numbers, False for all others."""
-    chosen = effect.flatten().argsort(descending=True, stable=True)[: math.ceil(share * effect.numel())]
-    return torch.zeros_like(effect, dtype=torch.bool).flatten().index_fill(0, chosen, True).view_as(effect)
+def fewer_terms(w: Tensor, moments: Tensor, n_left: int, n_inputs: int) -> Tensor:
+    """Affine equations, a row each with its bias last, of which n_left weights in n_inputs columns are left.
+
+    The weight goes first that is missed least: its equation's others make up for it by least squares (Optimal Brain
+    Surgeon: Hassibi and Stork, 1993; exact here), and what they can't make up for, mean square, is what counts.
+    """
+    eye, there = torch.eye(w.shape[1]).to(w), torch.nn.functional.pad(w[:, :-1] != 0, (0, 1), value=True)
+    both = there[:, :, None] & there[:, None]  # a trace of noise in every observation keeps weights from growing large
+    inverse = torch.linalg.inv(torch.where(both, moments * (1 + 1e-4 * eye) + 1e-12 * eye, eye))
+    while True:
+        left = w[:, :-1] != 0
+        cost = (w.square() / inverse.diagonal(dim1=1, dim2=2))[:, :-1]
+        if left.any(0).sum() > n_inputs:
+            j = int(cost.where(left, 0).sum(0).where(left.any(0), math.inf).argmin())
+            rows = left[:, j]
+        elif left.sum() > n_left:
+            row, j = divmod(int(cost.where(left, math.inf).argmin()), left.shape[1])
+            rows = torch.arange(len(w), device=w.device) == row
+        else:
+            return w
+        change = (inverse[:, :, j] / inverse[:, j, j, None]).where(rows[:, None], 0)
+        w, inverse = w - w[:, j, None] * change, inverse - change[:, :, None] * inverse[:, None, j]
 
 
 def share_left(progress: float, end: float) -> float:
@@ -536,6 +521,35 @@ INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on,
 REPLAYED = 10  # steps that a resumed run takes again, to see that they come out the same
 VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
 STOP: list[int] = []  # the signals that asked this process to leave
+
+
+def fits(value, kind) -> bool:
+    """Is the value what its annotation says?"""
+    if kind is float:
+        return type(value) in (int, float)
+    options = get_args(kind)
+    if get_origin(kind) is tuple:
+        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
+    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
+
+
+def check_args(args: Args) -> None:
+    """Refuse what can't be meant, before anything is written."""
+    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
+        if not fits(getattr(args, name), kind):
+            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
+    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
+    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
+    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
+    ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096), "top_k": (1, args.n_experts)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1)) | {"balance_coef": (0, 10**12)}
+    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50), "keep": (1e-9, 1)}
+    for name, (low, high) in ranges.items():
+        if not low <= getattr(args, name) <= high:
+            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
+            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
+    if args.track and find_spec("wandb") is None:
+        raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
 def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

@@ -151,7 +151,7 @@ def test_n_experts_sets_the_budget_that_is_matched():
 ONLY_SMOSE = {
     "load_balance_losses",
     "pruned",
-    "is_largest",
+    "fewer_terms",
     "share_left",
     "Learner.prune",
     "Replay.recent_obs",
