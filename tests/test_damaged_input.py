@@ -141,7 +141,7 @@ NUMBERS = st.one_of(
 TEXTS = st.one_of(
     st.text(max_size=12),
     st.sampled_from(["", " ", "nan", "-inf", "1e999", "\x1b[31mred\x1b[0m", "a\nb", "*/", '"""', "\\", "../x", "\u202e",
-                     "²", "٣", "x" * 3000, "\ud800", "Nowhere-v1", "json:Env-v0", "Reacher", "%s{0}"]),
+                     "²", "٣", "x" * 3000, "\ud800", "Nowhere-v1", "json:Env-v0", "Reacher", "%s{0}", r"$\no$"]),
 )  # fmt: skip
 VALUES = st.recursive(
     st.one_of(st.none(), st.booleans(), NUMBERS, TEXTS),

@@ -175,6 +175,24 @@ def test_changes_of_the_method_apply_and_train(clone, block):
     assert "return" in run(f"{command} {TRAINING}", clone)
 
 
+def test_what_a_newcomer_needs_comes_first():
+    headings = re.findall(r"^## (.*)$", README, re.M)
+    assert headings[:4] == ["Read a policy", "Train", "Use a policy: five lines of Python", "Your own environment"]
+    assert headings.index("Results") == 4 and headings[-1] == "Licence, credit, citing"
+    top = README.partition("\n## ")[0]
+    assert top.index("![") < top.index("```bash\n") and len(blocks("bash")[0].values[0].splitlines()) == 2
+
+
+def test_the_workflow_on_github_runs_the_same_script_as_anybody_can():
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    assert re.findall(r"- run: (.*)", workflow) == [".ci/run"] and os.access(ROOT / ".ci/run", os.X_OK)
+    script = (ROOT / ".ci/run").read_text()
+    (block,) = [param.values[0] for param in blocks("bash") if "pytest" in param.values[0]]
+    for command in ("requirements-dev.txt", "-m pytest -n 2", "ruff", "format --check ."):
+        assert command in script and command in block
+    assert (ROOT / "CHANGELOG.md").read_text().startswith("# Changelog\n\n## ")
+
+
 def test_files_that_are_named_are_there(clone):
     """Of the project; what runs and reports consist of is made by the commands above."""
     named = set(re.findall(r"(?:results|scripts|tests|\.ci)/[\w./-]*\w", README))
