@@ -72,6 +72,7 @@ def whole_number(words: list[str]) -> int:
 as_count = {"instance_from_str": whole_number, "is_instance": lambda v: isinstance(v, int)}
 as_count |= {"nargs": 1, "metavar": "INT", "str_from_instance": lambda value: [str(value)]}
 Count = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(**as_count)]  # 1e6 and 1_000_000 are counts too
+Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
 
 
 @dataclass
@@ -79,8 +80,8 @@ class Args:
     env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
     seed: Count = 0  # seed of the experiment
     total_timesteps: Count = 1_000_000  # total steps in the environment, warm-up included
-    exp_name: Optional[str] = None  # name of this experiment, part of the run folder's name; smose_sac by default
-    resume: Optional[str] = None  # run folder to continue from its last checkpoint, with its own settings
+    exp_name: Annotated[Optional[str], Unset] = None  # part of the run folder's name; smose_sac by default
+    resume: Annotated[Optional[str], Unset] = None  # run folder to go on with from its checkpoint, as it was set
     eval_every: Count = 25_000  # steps between two evaluations of the deterministic policy
     eval_episodes: Count = 10  # episodes of such an evaluation
     final_eval_episodes: Count = 100  # episodes of the evaluation at the end
@@ -89,7 +90,7 @@ class Args:
     capture_video: bool = False  # save an mp4 of one episode of every evaluation
     track: bool = False  # track the run with Weights and Biases
     wandb_project_name: str = "smose"  # the wandb project's name
-    wandb_entity: Optional[str] = None  # the entity (team) of the wandb project
+    wandb_entity: Annotated[Optional[str], Unset] = None  # the entity (team) of the wandb project
     cuda: bool = True  # use CUDA where it is available
     num_threads: Count = 1  # threads of PyTorch; 1 is best for sweeps
     compile: bool = True  # compile the two updates with torch.compile, which needs g++ and python3-dev
@@ -102,7 +103,7 @@ class Args:
     balance_coef: float = 0.1  # weight lambda of the load-balancing losses
     authors: bool = False  # train as the authors' code does where it departs from the paper's text (README)
     keep: float = 1.0  # share of the router's and the mean heads' weights that is not zero at the end
-    router_inputs: Optional[Count] = None  # observations that the router reads at the end; all by default
+    router_inputs: Annotated[Optional[Count], Unset] = None  # observations that the router reads at the end, or all
     buffer_size: Count = 1_000_000  # transitions that the replay buffer samples from
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # target smoothing coefficient
@@ -130,6 +131,8 @@ def make_env(env_id: str, **settings) -> gym.Env:
         hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
         reason = next(iter(f"{error}".splitlines()), type(error).__name__).split(" Did you mean")[0]
         raise UserError(f"cannot make environment {env_id!r}: {reason.rstrip('.')}{hint}") from error
+    if env.spec.id != env_id.rpartition(":")[2]:
+        raise UserError(f"{env_id} names no version; give --env-id {env.spec.id}")
     for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
         if not isinstance(space, gym.spaces.Box) or len(space.shape) != 1:
             raise UserError(f"{env_id} has {what} {space}; this needs a flat vector of numbers (a one-dimensional Box)")
@@ -467,7 +470,6 @@ def descend(optimizer: torch.optim.Optimizer, gradient: list[Optional[Tensor]]) 
     torch.set_flush_denormal(True)
     optimizer.step()
     torch.set_flush_denormal(False)
-    optimizer.zero_grad()
 
 
 def train(args: Args) -> Path:
@@ -637,6 +639,7 @@ class Rollout:
         self.env, self.episode, self.before = env, -1, deque(maxlen=REPLAYED)
         model = getattr(env.unwrapped, "model", None)
         self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
+        self.state_size = mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0
         self.reset(seed)
         self.reset()
 
@@ -659,7 +662,7 @@ class Rollout:
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
         if self.simulator:
-            self.before.append(np.zeros(mujoco.mj_stateSize(self.simulator[0], INTEGRATION)))
+            self.before.append(np.zeros(self.state_size))
             mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
         self.obs, *others = self.call(self.env.step, action.astype(self.env.action_space.dtype))
         try:

@@ -93,8 +93,7 @@ def test_help_is_no_mistake(run_script, script):
     done = run_script(script, "--help")
     assert done.returncode == 0 and done.stderr == ""
     assert "usage" in done.stdout and "show this help message and exit" in done.stdout
-    if script not in ("smose_sac.py", "sac_baseline.py"):
-        assert not re.search(r"\(default: (None)?\)", " ".join(done.stdout.split()))  # the text says what is done then
+    assert not re.search(r"\(default: (None)?\)", " ".join(done.stdout.split()))  # the text says what is done then
 
 
 def test_one_flag_has_one_description_in_all_scripts():

@@ -122,6 +122,7 @@ def test_track_without_wandb(tmp_path):
         ("Hoper-v4", "Hopper-v4"),
         ("reacher-v4", "Reacher-v4"),
         ("Hopper-v99", "v99"),
+        ("Reacher", "Reacher-v5"),
         ("CartPole-v1", "Discrete(2)"),
         ("", "env"),
         ("\x1b[31mred", "Malformed environment ID: [31mred"),
