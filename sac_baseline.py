@@ -824,7 +824,8 @@ class Run:
         args = self.args
         result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
         if result is None:
-            again = shlex.join(["python", sys.argv[0], "--resume", str(self.folder)])
+            named = ["--env-id", args.env_id] if ":" in args.env_id else []  # modules are imported by name alone
+            again = shlex.join(["python", sys.argv[0], "--resume", str(self.folder), *named])
             print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
             sys.exit(128 + STOP[0])
         about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
@@ -928,6 +929,9 @@ def resumed_args(folder: str) -> Args:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
     check_args(saved)
+    if ":" in saved.env_id and not any(word.startswith(("--env-id", "--env_id")) for word in sys.argv):
+        told = f"{folder} would import the module of {saved.env_id}"
+        raise UserError(f"{told}; if you trust it, add --env-id {saved.env_id}")
     if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
         raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)

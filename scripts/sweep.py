@@ -283,7 +283,7 @@ def make_command(run: Run, folder: Optional[Path], python: str, root: Path) -> l
     command = [python, str(root / run.trainer)]
     if folder is None:
         return [*command, "--env-id", run.env_id, "--seed", str(run.seed), *run.flags]
-    command += ["--resume", str(folder)]
+    command += ["--resume", str(folder), *(["--env-id", run.env_id] if ":" in run.env_id else [])]
     if run.total_timesteps > read_json(folder / "config.json")["args"]["total_timesteps"]:
         command += ["--total-timesteps", str(run.total_timesteps)]
     return command

@@ -179,7 +179,7 @@ def test_environments_that_fail_on_the_way_keep_the_checkpoint(tmp_path, name, s
     (left,) = tmp_path.glob("runs/*")
     assert metadata(left / "checkpoint.safetensors")["global_step"] == "120"
     assert np.isfinite(np.load(left / "replay.npy", mmap_mode="r")).all()
-    resumed = run(tmp_path, "smose_sac", "--resume", left, "--total-timesteps", "122")
+    resumed = run(tmp_path, "smose_sac", "--resume", left, "--total-timesteps", "122", "--env-id", f"odd_env:{name}-v0")
     assert resumed.returncode == 2 and "--total-timesteps" not in resumed.stderr or resumed.returncode == 0
 
 
@@ -240,6 +240,7 @@ DAMAGES = {
     "gamma is text": setting("gamma", "high"),
     "gamma is absurd": setting("gamma", 7.0),
     "env_id is null": setting("env_id", None),
+    "env_id has a module": (setting("env_id", "odd_env:Gone-v0")[0], "if you trust it, add --env-id odd_env:Gone-v0"),
     "batch_size is 2.5": setting("batch_size", 2.5),
     "batch_size is text": setting("batch_size", "many"),
     "compile is 1": setting("compile", 1),

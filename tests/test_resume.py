@@ -241,7 +241,7 @@ def test_stop_during_an_evaluation_without_a_limit_loses_nothing(tmp_path):
     config = json.loads((command.run / "config.json").read_text())
     config["args"]["eval_episodes"] = 1  # only to see the end of it today
     (command.run / "config.json").write_text(json.dumps(config))
-    resume(command.run, "smose_sac")
+    resume(command.run, "smose_sac", "--env-id", "odd_env:OddEndless-v0")
     assert [row["step"] for row in evaluations(command.run)] == [60]
     assert metadata(command.run / "actor.safetensors")["steps"] == "60"
     assert (command.run / "actor_best.safetensors").exists()
@@ -311,7 +311,7 @@ def test_state_that_mujoco_does_not_know_is_noticed(tmp_path):
         finished = train(tmp_path, "smose_sac", *flags, "--env-id", env_id, "--seed", "1")
         steps = np.load(finished / "replay.npy", mmap_mode="r")[:62, -1]
         assert np.sum(steps == steps[-1]) > 10  # the last episode is older than the steps that are taken again
-        said = resume(finished, "smose_sac", "--total-timesteps", "63")
+        said = resume(finished, "smose_sac", "--total-timesteps", "63", "--env-id", env_id)
         assert ("it has state of its own beside MuJoCo's" in said) == (env_id == "odd_env:CountingHopper-v0"), env_id
         assert ("does not come back as it was" in said) == (env_id == "odd_env:CountingHopper-v0")
 
