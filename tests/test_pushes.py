@@ -6,7 +6,7 @@ import gymnasium as gym
 import mujoco
 import numpy as np
 import pytest
-from report.pushes import back_after, jumps_of, name_of, pushes_of
+from report.pushes import back_after, jumps_of, name_of, pushes_of, shown_by
 
 DT = 0.05
 XML = f"""<mujoco><option timestep="{DT}" gravity="0 0 0" integrator="Euler"/><worldbody><body>
@@ -105,6 +105,12 @@ def test_state_outside_the_simulator_is_noticed():
     env, policy = Mass(hidden=True), feedback(-1.0, -8.0)
     pushes = pushes_of(env, policy, played(env, policy, 150), NAMES, {"periodic": False})
     assert pushes["moments"] == 0 and "outside the simulator" in pushes["reason"]
+
+
+def test_an_observation_shows_a_coordinate_from_another_origin_or_clipped_but_not_as_a_constant():
+    values = np.random.default_rng(0).normal(size=(100, 1))
+    columns = [np.zeros_like(values), values**2, values + 3, np.clip(values, -0.5, 0.5), np.maximum(values, 0) / 2]
+    assert shown_by(np.hstack(columns), values).tolist() == [2, 3]
 
 
 def test_what_no_observation_shows_is_named_by_its_joint():

@@ -115,6 +115,13 @@ def robot_dofs(model: Any) -> list[int]:
     return [dof for dof in range(model.nv) if int(model.body_rootid[model.dof_bodyid[dof]]) in roots]
 
 
+def shown_by(observed: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """The observations that show these values [steps, 1], from another origin or clipped (as velocities often are)."""
+    clipped = np.abs(observed - np.clip(values, observed.min(axis=0), observed.max(axis=0))).max(axis=0) < 1e-6
+    varies = observed.std(axis=0) > 1e-6
+    return np.flatnonzero(((observed - values).std(axis=0) < 1e-6) | (clipped & varies))
+
+
 def name_of(model: Any, dof: int, kind: str, matching: Optional[dict[str, str]]) -> str:
     """What is pushed: the name of the observation that shows it, else that of its joint."""
     if matching:
@@ -181,7 +188,7 @@ def pushes_of(
     off: dict[float, list[np.ndarray]] = {size: [] for size in SIZES}
     for kind, dof in kinds:
         unit, entry = float(moved[kind][:, dof].std()), {"kind": kind, "sizes": []}
-        same = np.flatnonzero((observed - moved[kind][:, [dof]]).std(axis=0) < 1e-6)  # the observation that shows it
+        same = shown_by(observed, moved[kind][:, [dof]])
         entry |= {"name": name_of(model, dof, kind, names[int(same[0])] if len(same) else None), "spread": unit}
         for size in SIZES:
             rows, away, falls, lost = [], [], 0, 0.0
