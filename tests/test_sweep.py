@@ -42,9 +42,9 @@ def dry_run(folder: Path, *flags: str, clean: bool = True) -> list[str]:
     return ray.stdout.splitlines()
 
 
-def plan_one(folder: Path, *settings: str) -> str:
-    """What --dry-run says of Reacher-v4 smose 0, without the paths of this machine."""
-    (run,) = sweep.list_runs(sweep.Args(env_ids=("Reacher-v4",), seeds=("0",), algos=("smose",)), list(settings))
+def plan_one(folder: Path, *settings: str, env_id: str = "Reacher-v4") -> str:
+    """What --dry-run says of the environment's smose 0, without the paths of this machine."""
+    (run,) = sweep.list_runs(sweep.Args(env_ids=(env_id,), seeds=("0",), algos=("smose",)), list(settings))
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         sweep.print_commands([run], folder / "runs", "python", "runs/logs")
     return printed.getvalue().strip().replace(f"python {ROOT}/", "").split("  # ")[0]
@@ -191,6 +191,18 @@ def test_a_folder_counts_only_if_it_holds_this_very_run(smose_run, tmp_path):
     for damaged in ('{"format": "smo', "[]", "\udcff"):  # cut short by a crash, another program's, not UTF-8
         (newer / "config.json").write_text(damaged, errors="surrogateescape")
         assert plan_one(tmp_path, *SETTINGS) == f"smose_sac.py --resume {older}"
+
+
+def test_a_run_whose_environment_is_a_modules_is_resumed_with_its_name(smose_run, tmp_path):
+    """The trainer imports a module for --resume only if the command names it."""
+    folder = tmp_path / "runs" / "tug_env-Tug-v0__smose_sac__0__100"
+    shutil.copytree(smose_run, folder)
+    (folder / "evaluation.json").unlink()
+    config = json.loads((folder / "config.json").read_text())
+    config["env_id"] = config["args"]["env_id"] = "tug_env:Tug-v0"
+    (folder / "config.json").write_text(json.dumps(config))
+    again = plan_one(tmp_path, *SETTINGS, env_id="tug_env:Tug-v0")
+    assert again == f"smose_sac.py --resume {folder} --env-id tug_env:Tug-v0"
 
 
 def test_a_finished_run_and_a_longer_one_win_over_a_newer_shorter_one(smose_run, tmp_path):
