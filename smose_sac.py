@@ -1,7 +1,7 @@
 """SMoSE: train a sparse mixture of shallow experts with Soft Actor-Critic, in one file.
 
     python smose_sac.py --env-id Hopper-v4 --seed 3                        # the paper's settings, 1,000,000 steps
-    python smose_sac.py --env-id HalfCheetah-v4 --keep 0.2                 # a short policy: a fifth of the weights
+    python smose_sac.py --env-id HalfCheetah-v4 --keep 0.4                 # a short policy: two fifths of its weights
     python smose_sac.py --env-id Swimmer-v4 --gamma 0.999                  # Swimmer needs a longer horizon
     python smose_sac.py --resume runs/Hopper-v4__smose_sac__3__1763251200  # go on after a kill, bit for bit
     for seed in 0 1 2; do python smose_sac.py --env-id Reacher-v4 --seed $seed --total-timesteps 300_000; done

@@ -326,18 +326,23 @@ def draw_points(lines: dict[str, dict[str, list[Point]]]) -> plt.Figure:
     figure, axes = plt.subplots(
         1, len(env_ids), figsize=(3.6 * len(env_ids) + 0.6, 3.4), squeeze=False, layout="constrained"
     )
-    colours = [COLOURS["SMoSE"], *MORE_COLOURS]
+    labels = sorted({label for panel in lines.values() for label in panel})
+    colours, drawn = dict(zip(labels, itertools.cycle([COLOURS["SMoSE"], *MORE_COLOURS]))), {}
     for axis, env_id in zip(axes.flat, env_ids, strict=True):
-        for (label, points), colour in zip(sorted(lines[env_id].items()), itertools.cycle(colours)):
+        for label, points in lines[env_id].items():
             x, y, spread = ([getattr(point, name) for point in points] for name in ("numbers", "mean", "spread"))
-            axis.errorbar(x, y, spread, marker="o", markersize=4, linewidth=1.4, capsize=3, color=colour, label=label)
-            for point in points:
-                at, to_right = (point.numbers, point.mean), {"xytext": (5, 5), "textcoords": "offset points"}
-                axis.annotate(point.text, at, **to_right, fontsize=8, color="#333333")
+            style = {"marker": "o", "markersize": 4, "linewidth": 1.4, "capsize": 3, "color": colours[label]}
+            drawn[label] = axis.errorbar(x, y, spread, **style)
+            for point, after in zip(points, [*points[1:], points[-1]], strict=True):  # names keep clear of the line
+                up = 6 if after.mean < point.mean else -3 if 0 <= point.mean < 0.1 * max(y) else -11
+                beside = {"xytext": (7, up), "textcoords": "offset points", "fontsize": 8, "color": "#333333"}
+                axis.annotate(point.text, (point.numbers, point.mean), **beside)
         axis.set_title(env_id, fontsize=10)
-        axis.legend(frameon=False, fontsize=7, loc="lower right")
-        axis.set_xlim(left=0)
-        axis.margins(x=0.15, y=0.12)
+        points = [point for points in lines[env_id].values() for point in points]
+        axis.set_xlim(0, 1.2 * max(point.numbers for point in points))
+        axis.margins(y=0.15)
+        if min(point.mean - point.spread for point in points) >= 0:
+            axis.set_ylim(0, 1.15 * max(point.mean + point.spread for point in points))
         axis.grid(True, color="#e6e6e6", linewidth=0.6)
         axis.spines[["top", "right"]].set_visible(False)
         axis.tick_params(labelsize=8)
@@ -345,6 +350,7 @@ def draw_points(lines: dict[str, dict[str, list[Point]]]) -> plt.Figure:
         "numbers of the policy that are not zero  (bars: spread over seeds, or episodes of one)", fontsize=9
     )
     figure.supylabel("return", fontsize=9)
+    figure.legend([drawn[label] for label in labels], labels, frameon=False, fontsize=8, loc="outside upper center")
     return figure
 
 
