@@ -15,9 +15,7 @@ import signal
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
 
-import atexit
 import contextlib
-import difflib
 import fcntl
 import hashlib
 import io
@@ -27,8 +25,8 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -36,10 +34,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Optional, get_args, get_origin, get_type_hints
+from typing import Literal, NamedTuple, Optional, get_type_hints
 
 import gymnasium as gym
 import imageio
@@ -48,9 +45,10 @@ import numpy as np
 import torch
 import tyro
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
+from typeguard import TypeCheckError, check_type
 
 FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
@@ -61,53 +59,38 @@ class UserError(Exception):
     """Something the user can put right: shown as one line, exit code 2."""
 
 
-def whole_number(words: list[str]) -> int:
-    if not float(words[0]).is_integer():
-        raise ValueError(f"{words[0]} is not a whole number")
-    return int(float(words[0]))
-
-
-as_count = {"instance_from_str": whole_number, "is_instance": lambda v: isinstance(v, int)}
-as_count |= {"nargs": 1, "metavar": "INT", "str_from_instance": lambda value: [str(value)]}
-Count = Annotated[int, tyro.constructors.PrimitiveConstructorSpec(**as_count)]  # 1e6 and 1_000_000 are counts too
-Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
-
-
 @dataclass
 class Args:
     env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
-    seed: Count = 0  # seed of the experiment
-    total_timesteps: Count = 1_000_000  # total steps in the environment, warm-up included
-    exp_name: Annotated[Optional[str], Unset] = None  # part of the run folder's name; sac_s, sac_m, ... by default
-    resume: Annotated[Optional[str], Unset] = None  # run folder to go on with from its checkpoint, as it was set
-    eval_every: Count = 25_000  # steps between two evaluations of the deterministic policy
-    eval_episodes: Count = 10  # episodes of such an evaluation
-    final_eval_episodes: Count = 100  # episodes of the evaluation at the end
-    checkpoint_every: Count = 50_000  # steps between two checkpoints for --resume
+    seed: int = 0  # seed of the experiment
+    total_timesteps: int = 1_000_000  # total steps in the environment, warm-up included
+    exp_name: Optional[str] = None  # part of the run folder's name; sac_s, sac_m, ... by default
+    resume: Optional[str] = None  # run folder to go on with from its checkpoint, as it was set
+    eval_every: int = 25_000  # steps between two evaluations of the deterministic policy
+    eval_episodes: int = 10  # episodes of such an evaluation
+    final_eval_episodes: int = 100  # episodes of the evaluation at the end
+    checkpoint_every: int = 50_000  # steps between two checkpoints for --resume
     keep_replay: bool = True  # leave the replay file in the run folder at the end (distill_trees.py reads it)
     capture_video: bool = False  # save an mp4 of one episode of every evaluation
-    track: bool = False  # track the run with Weights and Biases
-    wandb_project_name: str = "smose"  # the wandb project's name
-    wandb_entity: Annotated[Optional[str], Unset] = None  # the entity (team) of the wandb project
     cuda: bool = True  # use CUDA where it is available
-    num_threads: Count = 1  # threads of PyTorch; 1 is best for sweeps
+    num_threads: int = 1  # threads of PyTorch; 1 is best for sweeps
     compile: bool = True  # compile the two updates with torch.compile, which needs g++ and python3-dev
     precision: Literal["float32", "bfloat16"] = "float32"  # of the critics' hidden products
 
     # Algorithm specific arguments
     size: Literal["S", "M", "L"] = "L"  # parameters of one decision of SMoSE, of all of SMoSE, or CleanRL's 256-256
-    n_experts: Count = 8  # number of experts M of the SMoSE whose size S and M match
-    hidden_sizes: Annotated[Optional[tuple[int, ...]], Unset] = None  # widths of the actor's hidden layers
-    buffer_size: Count = 1_000_000  # transitions that the replay buffer samples from
+    n_experts: int = 8  # number of experts M of the SMoSE whose size S and M match
+    hidden_sizes: Optional[tuple[int, ...]] = None  # widths of the actor's hidden layers
+    buffer_size: int = 1_000_000  # transitions that the replay buffer samples from
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # target smoothing coefficient
-    batch_size: Count = 256  # batch size sampled from the replay buffer
-    learning_starts: Count = 10_000  # uniformly random steps before learning starts
+    batch_size: int = 256  # batch size sampled from the replay buffer
+    learning_starts: int = 10_000  # uniformly random steps before learning starts
     policy_lr: float = 3e-4  # learning rate of the actor
     q_lr: float = 1e-3  # learning rate of the critics
     alpha_lr: float = 1e-3  # learning rate of the entropy coefficient
-    policy_frequency: Count = 2  # steps between two turns of the actor, which makes up for them by as many updates
-    target_network_frequency: Count = 1  # steps between two updates of the target networks
+    policy_frequency: int = 2  # steps between two turns of the actor, which makes up for them by as many updates
+    target_network_frequency: int = 1  # steps between two updates of the target networks
     alpha: float = 0.2  # entropy coefficient, if it isn't tuned
     autotune: bool = True  # tune the entropy coefficient, starting at 1
     log_std_min: float = -5.0  # lowest logarithm of an action's standard deviation
@@ -121,10 +104,7 @@ def make_env(env_id: str, **settings) -> gym.Env:
     try:
         env = gym.make(env_id, disable_env_checker=True, **settings)
     except Exception as error:
-        near = difflib.get_close_matches(env_id, gym.registry.keys(), n=3, cutoff=0.5)
-        hint = f"; did you mean {', '.join(near)}?" if near and env_id not in gym.registry else ""
-        reason = next(iter(f"{error}".splitlines()), type(error).__name__).split(" Did you mean")[0]
-        raise UserError(f"cannot make environment {env_id!r}: {reason.rstrip('.')}{hint}") from error
+        raise UserError(f"cannot make environment {env_id!r}: {first_line(error)}") from error
     if env.spec.id != env_id.rpartition(":")[2]:
         raise UserError(f"{env_id} names no version; give --env-id {env.spec.id}")
     for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
@@ -392,7 +372,6 @@ def train(args: Args) -> Path:
                 rollout.reset()
 
             if global_step > args.learning_starts:
-                run.compile_at_first()
                 batch = run.replay.sample()
                 logs = learner.update_critics(batch)
                 if global_step % args.policy_frequency == 0:
@@ -407,32 +386,15 @@ def train(args: Args) -> Path:
     return run.folder
 
 
-# Nothing below is about learning: precision and compiler, the environment's state, the run folder, the command line.
+# Nothing below is about learning: settings, precision and compiler, the environment in use, run folder, command line.
 
-RUN_FORMAT = "sac-run"
-NEXT_COMMAND = "python scripts/evaluate.py"
-FREE_ON_RESUME = {"resume", "total_timesteps", "track", "wandb_project_name", "wandb_entity", "capture_video"}
-INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION  # all that a step depends on, the solver's warm start included
-REPLAYED = 10  # steps that a resumed run takes again, to see that they come out the same
+RUN_FORMAT, NEXT_COMMAND = "sac-run", "python scripts/evaluate.py"
 VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
 STOP: list[int] = []  # the signals that asked this process to leave
 
 
-def fits(value, kind) -> bool:
-    """Is the value what its annotation says?"""
-    if kind is float:
-        return type(value) in (int, float)
-    options = get_args(kind)
-    if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(fits(v, options[0]) for v in value)
-    return value in options or any(fits(value, option) for option in options) if options else type(value) is kind
-
-
 def check_args(args: Args) -> None:
     """Refuse what can't be meant, before anything is written."""
-    for name, kind in get_type_hints(Args).items():  # they may come from a config.json that somebody edited
-        if not fits(getattr(args, name), kind):
-            raise UserError(f"{name} can't be {getattr(args, name)!r}; mend config.json or start a new run")
     counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
     ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
     ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
@@ -443,8 +405,6 @@ def check_args(args: Args) -> None:
         if not low <= getattr(args, name) <= high:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
-    if args.track and find_spec("wandb") is None:
-        raise UserError("--track needs the package wandb; install it with: pip install wandb")
 
 
 def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
@@ -464,42 +424,34 @@ def has_bfloat16(device: torch.device) -> bool:
 def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
     say("compiling the two updates ...")
-    kept, start, plain = use_private_cache(), time.time(), (learner.critic_gradient, learner.actor_gradient)
-    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
-    how["options"] = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # shapes and settings never change
-    how["options"]["emulate_precision_casts"] = True  # or the compiler would leave rounding to bfloat16 out
+    start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # shapes and settings never change
+    options["emulate_precision_casts"] = True  # or the compiler would leave rounding to bfloat16 out
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options}
     learner.critic_gradient, learner.actor_gradient = (
         torch.compile(torch.func.grad(loss, has_aux=True), **how) for loss in (learner.critic_loss, learner.actor_loss)
     )
     try:
+        use_private_cache()
         with torch.random.fork_rng():
             batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
             learner.gradient_of_critics(batch), learner.gradient_of_actor(batch)
     except Exception as error:  # above all: no C++ compiler
         learner.critic_gradient, learner.actor_gradient = plain
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
+        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({first_line(error)})")
         return False
-    say(f"compiled in {time.time() - start:.0f} s{', for later runs too' if kept else ''}")
+    say(f"compiled in {time.time() - start:.0f} s, for later runs too")
     return True
 
 
-def use_private_cache() -> bool:
+def use_private_cache() -> None:
     """Point the compiler to a cache of this user's own: it reads pickles there, and those in /tmp may be anybody's."""
-    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
-    try:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        about = folder.lstat()
-        if about.st_uid != os.getuid() or about.st_mode & 0o077 or not os.access(folder, os.W_OK):
-            raise PermissionError(f"{folder} is not this user's alone")
-        kept = True
-    except (OSError, RuntimeError) as error:
-        say(f"no private cache for compiled code ({error}): it is compiled for this run only")
-        folder, kept = Path(tempfile.mkdtemp(prefix="smose")), False
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder)
-    return kept
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    about = folder.lstat()
+    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone: set XDG_CACHE_HOME to a folder that is")
+    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def say(text: str) -> None:
@@ -511,124 +463,86 @@ def say(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def open_table(path: Path, n_rows: int, n_columns: int, n_used: int) -> np.memmap:
-    """The replay's file, new or as a killed run left it."""
+    """The replay's file, or a new one where no checkpoint needs it."""
     try:
-        if not path.exists():
+        if not path.with_name("checkpoint.safetensors").exists():
             np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, n_columns))
         np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
         table = np.load(path, mmap_mode="r+").reshape(n_rows, n_columns)
+    except FileNotFoundError:
+        raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
     except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is damaged ({error}); start a new run") from None
+        raise UserError(f"{path} is damaged ({first_line(error)}); start a new run") from None
     with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
         os.posix_fallocate(file.fileno(), table.offset, 4 * n_columns * min(n_rows, n_used))
     return table
 
 
 class Rollout:
-    """The environment in use, and what it takes to bring it back to this very step."""
+    """The environment in use, how far its episode is, and a line about what is wrong if it answers what it may not."""
 
     def __init__(self, env: gym.Env, seed: int):
-        self.env, self.episode, self.before = env, -1, deque(maxlen=REPLAYED)
-        model = getattr(env.unwrapped, "model", None)
-        self.simulator = (model, env.unwrapped.data) if isinstance(model, mujoco.MjModel) else None
-        self.state_size = mujoco.mj_stateSize(model, INTEGRATION) if self.simulator else 0
+        self.env, self.episode = env, -1
         self.reset(seed)
         self.reset()
 
-    def call(self, function: Callable, *values, **settings) -> tuple:
-        """What the environment answers, its observation first, as float32; or one line about what is wrong."""
+    def call(self, function: Callable, *values, **settings) -> tuple[np.ndarray, float, bool, bool]:
         try:
-            obs, *others = function(*values, **settings)
-            obs = np.asarray(obs, np.float32)
+            obs, *others, _ = function(*values, **settings)
+            obs = np.asarray(obs, np.float32).reshape(self.env.observation_space.shape)
+            reward, terminated, truncated = map(float, others or (0, 0, 0))
         except Exception as error:
             raise UserError(f"the environment failed in {function.__name__}: {error!r}") from error
-        if obs.shape != self.env.observation_space.shape or not np.isfinite(obs).all():
-            raise UserError(f"the environment gave the observation {obs.tolist()} in {function.__name__}")
-        return obs, *others
+        if not (math.isfinite(reward) and np.isfinite(obs).all()):
+            raise UserError(f"the environment gave the observation {obs.tolist()} with the reward {reward}")
+        return obs, reward, bool(terminated), bool(truncated)
 
     def reset(self, seed: Optional[int] = None) -> None:
         self.rng_at_reset = self.env.unwrapped.np_random.bit_generator.state
-        self.obs, _ = self.call(self.env.reset, seed=seed)
-        self.before.clear()  # the simulator's states before the last steps of this episode
+        self.obs, *_ = self.call(self.env.reset, seed=seed)
         self.episode, self.episode_return, self.episode_length = self.episode + 1, 0.0, 0
 
     def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool]:
-        if self.simulator:
-            self.before.append(np.zeros(self.state_size))
-            mujoco.mj_getState(*self.simulator, self.before[-1], INTEGRATION)
-        self.obs, *others = self.call(self.env.step, action.astype(self.env.action_space.dtype))
-        try:
-            reward, terminated, truncated, _ = others
-            reward = float(reward)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"the environment gave {others[:3]} for reward, terminated and truncated") from error
-        if not math.isfinite(reward):
-            raise UserError(f"the environment gave the reward {reward}")
+        self.obs, reward, *ends = self.call(self.env.step, action.astype(self.env.action_space.dtype))
         self.episode_return, self.episode_length = self.episode_return + reward, self.episode_length + 1
-        return self.obs, reward, bool(terminated), bool(truncated)
+        return self.obs, reward, *ends
 
-    def state(self) -> tuple[dict[str, Tensor], dict]:
-        tensors = {"env.obs": torch.from_numpy(self.obs), "env.before": torch.tensor(np.array([*self.before]))}
-        values = {name: getattr(self, name) for name in ("episode", "episode_return", "episode_length", "rng_at_reset")}
-        return tensors, values | {"rng": self.env.unwrapped.np_random.bit_generator.state}
-
-    def restore(self, tensors: dict[str, Tensor], values: dict, last_steps: Batch) -> Optional[str]:
-        """Back to a saved step; returns what is wrong with that, if anything.
-
-        The episode is reset as it was then, and its last steps taken again from the simulator's state before them. That
-        brings back what a step leaves behind (Reacher-v4's reward reads old body positions: from the second step on it
-        is the same), and shows whether the environment has state of its own that MuJoCo does not know.
-        """
-        generator, steps, same = self.env.unwrapped.np_random.bit_generator, len(tensors["env.before"]), True
-        generator.state = values["rng_at_reset"] if self.simulator else values["rng"]
+    def restore(self, episode: int, rng_at_reset: dict, steps: Batch) -> None:
+        """Back to where it was: the episode starts as it did then, and its steps are taken again."""
+        self.env.unwrapped.np_random.bit_generator.state = rng_at_reset
         self.reset()
-        if self.simulator and steps:
-            mujoco.mj_setState(*self.simulator, tensors["env.before"][0].numpy(), INTEGRATION)
-            self.env.set_wrapper_attr("_elapsed_steps", values["episode_length"] - steps, force=False)
-            for i in range(steps):
-                next_obs, reward, terminated, _ = self.step(last_steps.action[i].cpu().numpy())
-                now, then = (np.float32(reward), terminated), (last_steps.reward[i], last_steps.terminated[i])
-                same &= np.array_equal(next_obs, last_steps.next_obs[i].cpu().numpy()) and (i == 0 or now == then)
-        if self.simulator:
-            generator.state, self.episode_return = values["rng"], values["episode_return"]
-            self.episode, self.episode_length = values["episode"], values["episode_length"]
-            same = same and np.array_equal(self.obs, tensors["env.obs"].numpy())
-            return None if same else "it has state of its own beside MuJoCo's: its last steps now come out differently"
-        self.episode = values["episode"] + 1
-        return "its state can't be saved: a new episode starts"
+        self.episode = episode
+        for action, next_obs, reward, terminated in zip(*(part.cpu().numpy() for part in steps[1:]), strict=True):
+            obs, *others, _ = self.step(action)
+            if not np.array_equal(np.float32([*obs, *others]), [*next_obs, reward, terminated]):
+                say("the environment does not repeat its episode: a new one starts, so results may differ")
+                return self.reset()
 
 
-def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Optional[Path] = None) -> Optional[dict]:
+def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Optional[gym.Env] = None) -> Optional[dict]:
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
-    env = make_env(args.env_id, **(camera(args.env_id) if video else {}))
+    env = env or make_env(args.env_id)
     limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
-    rollout, returns, choices, ended, frames = Rollout(env, first_seed), [], [], [], []
+    rollout, returns, choices, ended = Rollout(env, first_seed), [], [], []
     for episode in range(episodes):
         rollout.reset(first_seed + episode)
-        experts, done = [], False
-        while not done:
+        experts, terminated, truncated = [], False, False
+        while not (terminated or truncated or len(experts) == limit):
             if STOP:
                 return None
-            if video and episode == 0:
-                try:
-                    frames.append(env.render())
-                except Exception as error:  # no GL: all but the video goes on
-                    print(f"no video: {error}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
-                    args.capture_video, video = False, None
             action, expert = actor.act(rollout.obs)
             experts.append(expert)
             _, _, terminated, truncated = rollout.step(action)
-            done = terminated or truncated or len(experts) == limit
         if len(experts) == limit:
             say(f"{args.env_id} sets no limit to its episodes: one was cut after {limit:,} steps")
         returns.append(rollout.episode_return)
         choices.append(experts)
         ended.append(terminated)
-    if frames:
-        video.parent.mkdir(exist_ok=True)
-        imageio.mimsave(video, frames, fps=env.metadata.get("render_fps", 30), macro_block_size=1)
-    env.close()
     lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
     result["ended_early"] = float(np.mean(ended))
@@ -639,34 +553,36 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, video: Op
     return result
 
 
+def film(args: Args, actor: Actor, path: Path) -> None:
+    """A video of an evaluation's first episode."""
+    try:
+        env = gym.wrappers.RenderCollection(make_env(args.env_id, render_mode="rgb_array", **camera(args.env_id)))
+        evaluate(args, actor, 1, PERIODIC_SEED, env)
+        path.parent.mkdir(exist_ok=True)
+        imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
+    except Exception as error:  # no GL: all but the video goes on
+        print(f"no video: {first_line(error)}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
+        args.capture_video = False
+
+
 def camera(env_id: str) -> dict[str, str]:
-    """How to film: with the camera that follows the robot, where the model has one."""
+    """The camera that follows the robot, where the model has one."""
     model = getattr(make_env(env_id).unwrapped, "model", None)
     follows = isinstance(model, mujoco.MjModel) and mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
-    return {"render_mode": "rgb_array"} | ({"camera_name": "track"} if follows else {})
+    return {"camera_name": "track"} if follows else {}
 
 
-def write_whole(path: Path, content: dict | str, about: Optional[dict[str, str]] = None) -> None:
-    """Text, or tensors with something about them; the file is there whole, or not at all."""
+def write_whole(path: Path, content: bytes | dict) -> None:
+    """Bytes, or JSON; the file is there whole, or not at all."""
     part = path.with_name(path.name + ".part")
     try:
-        if isinstance(content, str):
-            part.write_text(content, newline="")
-        else:
-            save_file({name: tensor.cpu().contiguous() for name, tensor in content.items()}, part, about)
-        with open(part, "r+b") as file:
+        with open(part, "wb") as file:
+            file.write(content if isinstance(content, bytes) else json.dumps(content, indent=2).encode() + b"\n")
+            file.flush()
             os.fsync(file.fileno())
-        os.chmod(part, 0o644)
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def checksum(tensors: dict[str, Tensor], state: str) -> str:
-    content = hashlib.sha256(state.encode())
-    for name, tensor in sorted(tensors.items()):
-        content.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode() + tensor.cpu().numpy().tobytes())
-    return content.hexdigest()
 
 
 class Run:
@@ -677,86 +593,64 @@ class Run:
         self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
         self.progress = {"global_step": 0, "evaluations": [], "hours": 0.0, "compiled": None}
         self.folder, self.lock = open_folder(args)
-        resumed = (self.folder / "checkpoint.safetensors").exists()
         try:
-            if resumed and not (self.folder / "replay.npy").exists():
-                raise UserError(f"{self.folder}/replay.npy is gone (--no-keep-replay removes it); start a new run")
-            if not resumed:
-                (self.folder / "replay.npy").unlink(missing_ok=True)  # it may have been killed while making it
             self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
-            if resumed:
-                self.load_checkpoint()
+            self.load_checkpoint()
         except BaseException:
             if not args.resume:
                 shutil.rmtree(self.folder)
             raise
         self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
-        self.ready, self.latest = False, math.nan
-        if self.start > args.total_timesteps:
-            raise UserError(f"{self.folder} has {self.start} steps already; give --total-timesteps above that")
-        self.marks = deque(maxlen=11)  # of the last 10,000 steps of learning, for the rate
-        self.write_config()
+        self.latest, self.marks = math.nan, deque(maxlen=11)  # the last episode's return; steps and times, for the rate
         size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
         say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
         if args.precision == "bfloat16" and not has_bfloat16(device):
             say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
-        if args.track:
-            import wandb
-
-            who = {"project": args.wandb_project_name, "entity": args.wandb_entity, "name": self.folder.name}
-            wandb.init(**who, config=asdict(args), dir=str(self.folder), sync_tensorboard=True)
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
-        if self.actor.n_experts:
-            tags = [f"experts/usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
-            self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}})
+        tags = [f"experts/usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
+        self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}} if tags else {})
+        before = self.progress["compiled"]  # what was used before is used again: other rounding, other weights
+        wanted = args.compile and before is not False and self.start < args.total_timesteps
+        self.progress["compiled"] = compile_updates(learner, self.replay) if wanted else bool(before)
+        if before and not self.progress["compiled"]:
+            say("it was compiled until here: the weights will differ from those of an uninterrupted run")
+        self.write_config()
 
     def __enter__(self) -> "Run":
-        asked_to_leave = (signal.SIGINT, signal.SIGTERM)
-        self.handlers = {n: signal.signal(n, lambda number, _: STOP.append(number)) for n in asked_to_leave}
         self.evaluate_if_due()  # if a signal came during the last one
         return self
 
     def __exit__(self, _, error, __) -> None:
-        for number, handler in self.handlers.items():
-            signal.signal(number, handler)
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
         if isinstance(error, UserError):
             where = f"in step {self.progress['global_step'] + 1}; the last checkpoint stays in {self.folder}"
             raise UserError(f"{error} {where}") from error
 
-    def numbers(self) -> dict[str, int]:
-        """N_act and N_tot, and how many numbers of the deployed policy are not zero: what there is to read."""
+    def about(self) -> dict:
+        """Whose run this is; N_act, N_tot and how many numbers of the deployed policy are not zero: what is read."""
         deployed = [tensor for name, tensor in self.actor.tensors().items() if "log_std" not in name]
-        n_read = sum(int(tensor.count_nonzero()) for tensor in deployed)
-        return {"n_active": self.actor.n_active, "n_total": self.actor.n_total, "n_read": n_read}
+        numbers = {"n_active": self.actor.n_active, "n_total": self.actor.n_total}
+        return {"env_id": self.args.env_id, **numbers, "n_read": sum(int(part.count_nonzero()) for part in deployed)}
 
     def write_config(self) -> None:
         ends = np.cumsum([0, *self.replay.widths.values()]).tolist()
-        config = {"format": RUN_FORMAT, "env_id": self.args.env_id, "obs_size": self.learner.n_s}
-        config |= {"action_size": self.learner.n_a, **self.numbers(), "args": asdict(self.args) | {"resume": None}}
+        config = {"format": RUN_FORMAT, **self.about(), "obs_size": self.learner.n_s, "action_size": self.learner.n_a}
         config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["hours"], 3)}
+        config |= {"args": asdict(self.args) | {"resume": None}, "versions": VERSIONS}
         config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
-        write_whole(self.folder / "config.json", json.dumps(config | {"versions": VERSIONS}, indent=2) + "\n")
+        write_whole(self.folder / "config.json", config)
+
+    def save(self, name: str, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
+        write_whole(self.folder / name, save({name: part.cpu().contiguous() for name, part in tensors.items()}, about))
 
     def save_actor(self, name: str) -> None:
         about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
         about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
         tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
-        write_whole(self.folder / name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
-
-    def compile_at_first(self) -> None:
-        """What was used before is used again, if it can be: other rounding would end in other weights."""
-        if self.ready:
-            return
-        before, self.ready = self.progress["compiled"], True
-        wanted = self.args.compile and before is not False
-        self.progress["compiled"] = wanted and compile_updates(self.learner, self.replay)
-        if before and not self.progress["compiled"]:
-            say("it was compiled until here: the weights will differ from those of an uninterrupted run")
-        self.write_config()
+        self.save(name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
 
     def log(self, kind: str, values: dict) -> None:
         for name, value in values.items():
@@ -789,8 +683,7 @@ class Run:
         args, step, rows = self.args, self.progress["global_step"], self.progress["evaluations"]
         if not step or step % args.eval_every and step != args.total_timesteps or rows and rows[-1][0] == step:
             return
-        video = self.folder / f"videos/{step}.mp4" if args.capture_video else None
-        result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED, video)
+        result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED)
         if result is None:
             return
         lengths, shares = result["lengths"], result.get("expert_usage", [])
@@ -798,12 +691,16 @@ class Run:
         rows.append([step, result["mean"], result["std"], float(np.mean(lengths)), float(np.std(lengths)), *shares])
         header = "step return_mean return_std length_mean length_std".split()
         table = [header + [f"usage_{m}" for m in range(1, 1 + len(shares))], *rows]
-        write_whole(self.folder / "evaluations.csv", "".join(",".join(map(str, row)) + "\r\n" for row in table))
+        write_whole(
+            self.folder / "evaluations.csv", b"".join(",".join(map(str, row)).encode() + b"\r\n" for row in table)
+        )
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
         self.save_actor("actor.safetensors")
         if result["mean"] > best:
             self.save_actor("actor_best.safetensors")
         say(f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {len(lengths)} episodes")
+        if args.capture_video:
+            film(args, self.actor, self.folder / f"videos/{step}.mp4")
 
     def show_progress(self, shares: list[float]) -> None:
         """The rate and the experts for TensorBoard, and a line every 10,000 steps."""
@@ -821,59 +718,65 @@ class Run:
 
     def finish(self) -> None:
         """The final evaluation, or after a signal the command that goes on from here."""
-        args = self.args
+        args, folder = self.args, shlex.quote(str(self.folder))
         result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
         if result is None:
-            named = ["--env-id", args.env_id] if ":" in args.env_id else []  # modules are imported by name alone
-            again = shlex.join(["python", sys.argv[0], "--resume", str(self.folder), *named])
+            named = f" --env-id {args.env_id}" if ":" in args.env_id else ""  # modules are imported by name alone
+            again = f"python {shlex.quote(sys.argv[0])} --resume {folder}{named}"
             print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
             sys.exit(128 + STOP[0])
-        about = {"env_id": args.env_id, "seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
-        about |= {"episodes": args.final_eval_episodes, **self.numbers()}
-        write_whole(self.folder / "evaluation.json", json.dumps(about | result, indent=2) + "\n")
+        about = {"seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
+        about |= {"episodes": args.final_eval_episodes, **self.about()}
+        write_whole(self.folder / "evaluation.json", about | result)
         self.write_config()
         settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
         self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
         if not args.keep_replay:
             (self.folder / "replay.npy").unlink()
         say(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; {self.folder}")
-        say(f"next: {NEXT_COMMAND} {shlex.quote(str(self.folder))}")
+        say(f"next: {NEXT_COMMAND} {folder}")
 
     def save_checkpoint(self) -> None:
         """All that --resume needs besides the replay file, in one safetensors file."""
         self.progress["hours"] = self.earlier_hours + time.process_time() / 3600  # of this core, whoever else had it
-        tensors, env = self.rollout.state()
-        tensors |= self.learner.state() | {"rng": torch.get_rng_state()}
+        tensors = self.learner.state() | {"rng": torch.get_rng_state()}
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise UserError("weights became infinite")
+        episode = {name: getattr(self.rollout, name) for name in ("episode", "episode_length", "rng_at_reset")}
         explore = self.actor.rng.bit_generator.state
-        state = json.dumps({"progress": self.progress, "env": env, "explore": explore})
+        state = json.dumps({"progress": self.progress, "explore": explore, "rollout": episode})
         about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
         self.replay.file.flush()
         self.writer.flush()  # curves up to here are never lost
-        write_whole(self.folder / "checkpoint.safetensors", tensors, about)
+        self.save("checkpoint.safetensors", tensors, about)
 
     def load_checkpoint(self) -> None:
-        """Put everything back as it was."""
+        """Put everything back as it was, if there is anything to put back."""
         path = self.folder / "checkpoint.safetensors"
+        if not path.exists():
+            return
         try:
             with safe_open(path, "pt") as file:
                 tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
-            values = json.loads(about["state"])
             if checksum(tensors, about["state"]) != about["sha256"]:
                 raise ValueError("its checksum differs")
+            state = json.loads(about["state"])
             for name, tensor in self.learner.state().items():
                 tensor.copy_(tensors[name])
-            self.actor.rng.bit_generator.state = values["explore"]
-            self.progress = values["progress"]
-            self.replay.count = self.progress["global_step"]
-            last_steps = torch.arange(self.replay.count - len(tensors["env.before"]), self.replay.count)
-            wrong = self.rollout.restore(tensors, values["env"], self.replay.batch(last_steps))
-            if wrong:
-                say(f"the environment does not come back as it was, so results may differ: {wrong}")
+            self.actor.rng.bit_generator.state, self.progress = state["explore"], state["progress"]
+            self.replay.count = count = self.progress["global_step"]
+            length = state["rollout"].pop("episode_length")
+            self.rollout.restore(**state["rollout"], steps=self.replay.batch(torch.arange(count - length, count)))
             torch.set_rng_state(tensors["rng"])
         except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
             raise UserError(f"{path} is damaged or of another version ({error}); start a new run") from error
+        if count > self.args.total_timesteps:
+            raise UserError(f"{self.folder} has {count} steps already; give --total-timesteps above that")
+
+
+def checksum(tensors: dict[str, Tensor], state: str) -> str:
+    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return hashlib.sha256(save(tensors) + state.encode()).hexdigest()
 
 
 def open_folder(args: Args) -> tuple[Path, io.IOBase]:
@@ -881,11 +784,10 @@ def open_folder(args: Args) -> tuple[Path, io.IOBase]:
     folder = Path(args.resume or "")
     if not args.resume:
         name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
-        Path("runs").mkdir(exist_ok=True)
-        new = Path(tempfile.mkdtemp(prefix=".new-", dir="runs"))
-        new.chmod(0o755)
+        new = Path(f"runs/.new-{os.getpid()}")
+        new.mkdir(parents=True, exist_ok=True)
         try:
-            write_whole(new / "config.json", json.dumps({"format": RUN_FORMAT, "args": asdict(args)}))
+            write_whole(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
         except OSError:
             new.rmdir()
             raise
@@ -924,8 +826,12 @@ def resumed_args(folder: str) -> Args:
             raise UserError(f"{folder} holds a {config['format']}, not a {RUN_FORMAT}; resume it with its own script")
         settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
         saved = Args(**settings | {"resume": folder})
+        for name, kind in get_type_hints(Args).items():
+            check_type(getattr(saved, name), kind)
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
+    except TypeCheckError as error:
+        raise UserError(f"{folder}/config.json is damaged ({name}: {error}); start a new run") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
     check_args(saved)
@@ -937,7 +843,7 @@ def resumed_args(folder: str) -> Args:
     args = parse_args(default=saved)
     for name, now in asdict(args).items():
         then = getattr(saved, name)
-        if now != then and name not in FREE_ON_RESUME:
+        if now != then and name not in ("resume", "total_timesteps", "capture_video"):
             raise UserError(f"{folder} was trained with {name} {then}, not {now}; leave that flag out")
     return args
 
@@ -947,15 +853,15 @@ def main() -> None:
     threading.excepthook = lambda told: told.exc_type is OSError or threading.__excepthook__(told)
     try:
         args = parse_args()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: STOP.append(number))  # a checkpoint first, then an end
         train(args if args.resume is None else resumed_args(args.resume))
         return
     except UserError as error:
         told = str(error)
-    except (SafetensorError, OSError) as error:
-        reason = f"{error.strerror}: {error.filename or 'runs'}" if isinstance(error, OSError) else error
+    except OSError as error:
+        reason = f"{error.strerror}: {error.filename or 'runs'}"
         told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
-    except KeyboardInterrupt:
-        sys.exit(130)
     told = "".join(c if c.isprintable() else " " for c in told)  # no text of a flag commands the terminal
     print(f"error: {' '.join(told.split())}", file=sys.stderr)
     sys.exit(2)

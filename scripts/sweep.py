@@ -160,10 +160,10 @@ def parse_flags(flags: list[str], known: dict[str, Any], script: str) -> dict[st
 
 
 def parse_steps(text: str) -> int:
-    """The trainers take 1e6 and 1_000_000 alike."""
+    """As the trainers read it: 1_000_000, not 1e6."""
     try:
-        steps = int(float(text))
-    except (OverflowError, ValueError):
+        steps = int(text)
+    except ValueError:
         steps = 0
     if steps < 1:
         raise UserError(f"--total-timesteps {text} is not a number of steps; write e.g. --total-timesteps 100000")

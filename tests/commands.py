@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import re
 import runpy
+import signal
 import sys
 import tempfile
 import time
@@ -53,6 +54,7 @@ def run(folder: Path, trainer: str, *flags: object) -> Done:
     module, out, err, code, here = TRAINERS[trainer], io.StringIO(), io.StringIO(), 0, Path.cwd()
     module.STOP.clear()
     os.chdir(folder)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         with (
             mock.patch.object(sys, "argv", words_of(trainer, flags)),
@@ -63,6 +65,8 @@ def run(folder: Path, trainer: str, *flags: object) -> Done:
     except SystemExit as leaving:
         code = leaving.code
     finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
         os.chdir(here)
         module.STOP.clear()
     return Done(code, out.getvalue(), err.getvalue())

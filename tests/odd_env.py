@@ -43,16 +43,22 @@ class Odd(gym.Env):
 
 
 class CountingHopper(HopperEnv):
-    """Hopper whose reward has a counter in it that MuJoCo knows nothing of."""
+    """Hopper whose reward has a counter in it that MuJoCo knows nothing of: of this episode's steps, or of all."""
+
+    counter, over_episodes = 0, False
 
     def reset_model(self):
-        self.counter = 0
+        self.counter = self.counter if self.over_episodes else 0
         return super().reset_model()
 
     def step(self, action):
         self.counter += 1
         obs, reward, *others = super().step(action)
         return obs, reward + 0.01 * self.counter, *others
+
+
+class LongCountingHopper(CountingHopper):
+    over_episodes = True
 
 
 def add(name, **kwargs):
@@ -73,3 +79,4 @@ for odd in ("obs", "huge obs", "reward", "huge reward", "no reward", "reset", "e
 for odd in ("reset raises", "reset shape", "step raises", "step shape", "old step"):
     add("Odd" + odd.title().replace(" ", ""), odd=odd)
 gym.register("CountingHopper-v0", entry_point=CountingHopper, max_episode_steps=1000)
+gym.register("LongCountingHopper-v0", entry_point=LongCountingHopper, max_episode_steps=1000)

@@ -16,6 +16,7 @@ from commands import (
     HOPPER,
     REACHER,
     ROOT,
+    SMALL,
     TESTS,
     Command,
     assert_same_run,
@@ -272,7 +273,7 @@ def test_finished_run_trains_on_to_a_larger_total(trainer, reacher, tmp_path):
     for name in ("actor.safetensors", "actor_best.safetensors", "evaluations.csv", "evaluation.json", "replay.npy"):
         assert after[name] == before[name], name
 
-    command = Command(tmp_path, trainer, "--resume", finished, "--total-timesteps", "4.2e2")
+    command = Command(tmp_path, trainer, "--resume", finished, "--total-timesteps", "420")
     command.until(checkpoint_at(tmp_path, 300))
     assert command.signal(signal.SIGKILL).returncode == -signal.SIGKILL
     kept = (finished / "evaluation.json").read_bytes()
@@ -289,31 +290,39 @@ def test_finished_run_trains_on_to_a_larger_total(trainer, reacher, tmp_path):
     assert json.loads((finished / "config.json").read_text())["args"]["total_timesteps"] == 420
 
 
-def test_pendulum_resumes_with_a_new_episode_and_says_so(tmp_path):
-    flags = [*BRIEF, *"--env-id Pendulum-v1 --total-timesteps 900 --checkpoint-every 150 --eval-every 300".split()]
-    flags += ["--buffer-size", "2000", "--learning-starts", "899"]
-    command = Command(tmp_path, "smose_sac", *flags)
-    command.until(row_written(tmp_path, 460))
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "odd_env:CountingHopper-v0"])
+def test_an_environment_of_any_kind_comes_back_by_taking_its_episodes_steps_again(tmp_path, env_id):
+    """No simulator's state is needed: neither one without MuJoCo nor one with a counter beside it is any different."""
+    flags = [*SMALL, "--env-id", env_id, "--total-timesteps", "310", "--buffer-size", "1000"]
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole = train(tmp_path / "whole", "smose_sac", *flags)
+    command = Command(tmp_path / "killed", "smose_sac", *flags)
+    command.until(row_written(tmp_path / "killed", 160))
     assert command.signal(signal.SIGKILL).returncode == -signal.SIGKILL
-    assert "its state can't be saved: a new episode starts" in resume(command.run, "smose_sac")
-    assert [row["step"] for row in evaluations(command.run)] == [300, 600, 900]
-    replay = np.load(command.run / "replay.npy", mmap_mode="r")[:900]
-    follows = np.flatnonzero(np.diff(replay[:, -1]) == 0)
-    assert np.array_equal(replay[follows, 4:7], replay[follows + 1, :3])  # an episode's number is its own
-    lengths = np.bincount(replay[:, -1].astype(int))[1:]
-    assert lengths.max() == 200 and lengths.sum() == 900
+    said = resume(command.run, "smose_sac", "--env-id", env_id)
+    assert "does not repeat" not in said
+    assert_same_run(command.run, whole)
 
 
-def test_state_that_mujoco_does_not_know_is_noticed(tmp_path):
-    """Hopper with a counter in its reward; the usual one comes back without a word."""
-    flags = [*BRIEF, "--total-timesteps", "62", "--learning-starts", "60"]
-    for env_id in ("odd_env:CountingHopper-v0", "Hopper-v4", "Reacher-v4"):
-        finished = train(tmp_path, "smose_sac", *flags, "--env-id", env_id, "--seed", "1")
-        steps = np.load(finished / "replay.npy", mmap_mode="r")[:62, -1]
-        assert np.sum(steps == steps[-1]) > 10  # the last episode is older than the steps that are taken again
-        said = resume(finished, "smose_sac", "--total-timesteps", "63", "--env-id", env_id)
-        assert ("it has state of its own beside MuJoCo's" in said) == (env_id == "odd_env:CountingHopper-v0"), env_id
-        assert ("does not come back as it was" in said) == (env_id == "odd_env:CountingHopper-v0")
+def test_an_episode_that_does_not_come_out_the_same_is_noticed(tmp_path):
+    """Hopper with a counter over all its episodes in the reward."""
+    env_id = "odd_env:LongCountingHopper-v0"
+    flags = [*BRIEF, "--total-timesteps", "62", "--learning-starts", "60", "--env-id", env_id, "--seed", "1"]
+    finished = train(tmp_path, "smose_sac", *flags)
+    episodes = np.load(finished / "replay.npy", mmap_mode="r")[:62, -1]
+    assert episodes[-1] > 1 and np.sum(episodes == episodes[-1]) > 3
+    said = resume(finished, "smose_sac", "--total-timesteps", "63", "--env-id", env_id)
+    assert said.count("the environment does not repeat its episode: a new one starts, so results may differ") == 1
+    assert np.load(finished / "replay.npy", mmap_mode="r")[62, -1] == episodes[-1] + 1
+
+
+def test_an_episode_longer_than_the_replay_starts_anew(tmp_path):
+    flags = [*BRIEF, "--env-id", "odd_env:OddEndless-v0", "--buffer-size", "20", "--checkpoint-every", "10"]
+    finished = train(tmp_path, "smose_sac", *flags, "--eval-episodes", "1", "--total-timesteps", "60")
+    said = resume(finished, "smose_sac", "--total-timesteps", "61", "--env-id", "odd_env:OddEndless-v0")
+    assert "does not repeat its episode" in said
+    assert json.loads((finished / "evaluation.json").read_text())["steps"] == 61
 
 
 def test_one_flipped_bit_is_found(trainer, reacher, tmp_path):

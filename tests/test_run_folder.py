@@ -44,7 +44,7 @@ needs_gl = pytest.mark.skipif(not ctypes.util.find_library("EGL"), reason="needs
 def tug(trainer, tmp_path_factory) -> tuple[Path, Done]:
     """a run on an environment of the user's own, started from nothing, with all that happened in tug*.jsonl"""
     folder = tmp_path_factory.mktemp("tug")
-    flags = "--env-id tug_env:Tug-v0 --seed 7 --total-timesteps 1.1e3 --learning-starts 800 --batch-size 32".split()
+    flags = "--env-id tug_env:Tug-v0 --seed 7 --total-timesteps 1_100 --learning-starts 800 --batch-size 32".split()
     flags += "--buffer-size 2_000 --eval-every 400 --eval-episodes 2 --final-eval-episodes 3 --no-compile".split()
     done = from_nothing(folder, trainer, *flags)
     assert (done.returncode, done.stderr) == (0, ""), done
@@ -314,10 +314,9 @@ def test_hopper_terminates_and_reacher_truncates(trainer, reacher, tmp_path):
 
 
 def test_progress_says_warm_up_and_the_rate_of_learning_alone(tmp_path):
-    flags = (
-        "--env-id Pendulum-v1 --total-timesteps 20_100 --learning-starts 18e3 --batch-size 2 --buffer-size 1e3".split()
-    )
-    flags += "--policy-frequency 999 --target-network-frequency 999 --eval-every 1e6 --eval-episodes 1".split()
+    flags = "--env-id Pendulum-v1 --total-timesteps 20_100 --learning-starts 18000 --batch-size 2".split()
+    flags += "--buffer-size 1000".split()
+    flags += "--policy-frequency 999 --target-network-frequency 999 --eval-every 1_000_000 --eval-episodes 1".split()
     done = run_trainer(tmp_path, "smose_sac", *flags, "--final-eval-episodes", 1, "--no-compile")
     (run,) = tmp_path.glob("runs/*")
     warm_up, learning = [line for line in done.stdout.splitlines() if re.match(r"step [\d,]+/", line)]
@@ -350,13 +349,6 @@ def test_v5_without_its_replay(tmp_path):
     assert len(json.loads((run / "evaluation.json").read_text())["returns"]) == 1
 
 
-@pytest.mark.parametrize("flag", ["--total-timesteps 6e1", "--total-timesteps=6e1", "--total-timesteps 6_0"])
-def test_whole_numbers_may_be_written_in_many_ways(tmp_path, flag):
-    run = train(tmp_path, "smose_sac", *BRIEF, "--env-id", "Pendulum-v1", *flag.split(), "--exp-name", "1e3")
-    assert run.name.startswith("Pendulum-v1__1e3__0__")  # a name stays a name
-    assert json.loads((run / "config.json").read_text())["args"]["total_timesteps"] == 60
-
-
 def test_experiment_names_stay_below_runs(tmp_path):
     (tmp_path / "here").mkdir()
     run = train(tmp_path / "here", "smose_sac", *BRIEF, "--env-id", "Pendulum-v1", "--exp-name", "../../../x y")
@@ -384,7 +376,7 @@ def test_without_gl_there_is_a_line_and_training_goes_on(tmp_path):
 
 CAMERAS = """
 import mujoco, numpy as np, smose_sac
-env = smose_sac.make_env("HalfCheetah-v4", **smose_sac.camera("HalfCheetah-v4"))
+env = smose_sac.make_env("HalfCheetah-v4", render_mode="rgb_array", **smose_sac.camera("HalfCheetah-v4"))
 env.reset(seed=0)
 shown = []
 for x in (0.0, 40.0):
@@ -398,7 +390,7 @@ print(*shown)
 
 @needs_gl
 def test_the_camera_follows_the_robot():
-    assert smose_sac.camera("Pendulum-v1") == {"render_mode": "rgb_array"}  # no MuJoCo
+    assert smose_sac.camera("Pendulum-v1") == {}  # no MuJoCo
     environment = os.environ | {"MUJOCO_GL": "egl", "PYTHONPATH": str(ROOT)}
     done = subprocess.run([sys.executable, "-c", CAMERAS], env=environment, capture_output=True, text=True, timeout=200)
     near, far = map(int, done.stdout.split())

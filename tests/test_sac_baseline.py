@@ -163,7 +163,7 @@ OWN_FLAGS = {f"Args.{name}" for name in "n_experts top_k gate balance_coef autho
 OWN_FLAGS |= {f"Args.{name}" for name in "size hidden_sizes exp_name".split()}
 A_FEW_LINES = {  # of so many lines, those that one has and the other has not
     "check_args": 6, "Learner.__init__": 7, "Learner.actor_loss": 8, "Learner.update_actor": 11, "Learner.state": 1,
-    "train": 2, "RUN_FORMAT": 2, "NEXT_COMMAND": 2,
+    "train": 2, "RUN_FORMAT": 2,
 }  # fmt: skip
 
 

@@ -87,12 +87,12 @@ def test_words_of_a_list_may_come_in_one_string_or_several():
 
 def test_flags_are_read_as_the_trainers_read_them():
     known = {"gamma": 0.99, "autotune": True, "hidden_sizes": None, "total_timesteps": 1}
-    flags = ["--gamma", "0.9", "--no-autotune", "--hidden-sizes", "64", "32", "--total_timesteps=1e3"]
+    flags = ["--gamma", "0.9", "--no-autotune", "--hidden-sizes", "64", "32", "--total_timesteps=1_000"]
     assert sweep.parse_flags(flags, known, "x.py") == {
         "gamma": ("0.9",),
         "autotune": ("False",),
         "hidden_sizes": ("64", "32"),
-        "total_timesteps": ("1e3",),
+        "total_timesteps": ("1_000",),
     }
     assert sweep.parse_flags(["--autotune"], known, "x.py") == {"autotune": ("True",)}
     with pytest.raises(sweep.UserError, match="x.py has no flag --gama"):
@@ -102,7 +102,7 @@ def test_flags_are_read_as_the_trainers_read_them():
 @pytest.mark.parametrize(
     "wanted, recorded, same",
     [
-        (("1e6",), 1_000_000, True),
+        (("1_000_000",), 1_000_000, True),
         (("0.99",), 0.99, True),
         (("0.9",), 0.99, False),
         (("False",), False, True),
