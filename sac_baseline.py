@@ -36,7 +36,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, Optional, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Optional, get_type_hints
 
 import gymnasium as gym
 import imageio
@@ -53,6 +53,7 @@ from typeguard import TypeCheckError, check_type
 FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
+Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
 
 
 class UserError(Exception):
@@ -64,8 +65,8 @@ class Args:
     env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
     seed: int = 0  # seed of the experiment
     total_timesteps: int = 1_000_000  # total steps in the environment, warm-up included
-    exp_name: Optional[str] = None  # part of the run folder's name; sac_s, sac_m, ... by default
-    resume: Optional[str] = None  # run folder to go on with from its checkpoint, as it was set
+    exp_name: Annotated[Optional[str], Unset] = None  # part of the run folder's name; sac_s, sac_m, ... by default
+    resume: Annotated[Optional[str], Unset] = None  # run folder to go on with from its checkpoint, as it was set
     eval_every: int = 25_000  # steps between two evaluations of the deterministic policy
     eval_episodes: int = 10  # episodes of such an evaluation
     final_eval_episodes: int = 100  # episodes of the evaluation at the end
@@ -80,7 +81,7 @@ class Args:
     # Algorithm specific arguments
     size: Literal["S", "M", "L"] = "L"  # parameters of one decision of SMoSE, of all of SMoSE, or CleanRL's 256-256
     n_experts: int = 8  # number of experts M of the SMoSE whose size S and M match
-    hidden_sizes: Optional[tuple[int, ...]] = None  # widths of the actor's hidden layers
+    hidden_sizes: Annotated[Optional[tuple[int, ...]], Unset] = None  # widths of the actor's hidden layers
     buffer_size: int = 1_000_000  # transitions that the replay buffer samples from
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # target smoothing coefficient

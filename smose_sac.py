@@ -37,7 +37,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple, Optional, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Optional, get_type_hints
 
 import gymnasium as gym
 import imageio
@@ -55,6 +55,7 @@ FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
 PRUNING_BEGINS, PRUNING_ENDS = 0.5, 0.9  # of training, with --keep and --router-inputs
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
+Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
 
 
 class UserError(Exception):
@@ -66,8 +67,8 @@ class Args:
     env_id: str = "Hopper-v4"  # any Gymnasium environment with a flat Box observation and a bounded Box action
     seed: int = 0  # seed of the experiment
     total_timesteps: int = 1_000_000  # total steps in the environment, warm-up included
-    exp_name: Optional[str] = None  # part of the run folder's name; smose_sac by default
-    resume: Optional[str] = None  # run folder to go on with from its checkpoint, as it was set
+    exp_name: Annotated[Optional[str], Unset] = None  # part of the run folder's name; smose_sac by default
+    resume: Annotated[Optional[str], Unset] = None  # run folder to go on with from its checkpoint, as it was set
     eval_every: int = 25_000  # steps between two evaluations of the deterministic policy
     eval_episodes: int = 10  # episodes of such an evaluation
     final_eval_episodes: int = 100  # episodes of the evaluation at the end
@@ -86,7 +87,7 @@ class Args:
     balance_coef: float = 0.1  # weight lambda of the load-balancing losses
     authors: bool = False  # train as the authors' code does where it departs from the paper's text (README)
     keep: float = 1.0  # share of the router's and the mean heads' weights that is not zero at the end
-    router_inputs: Optional[int] = None  # observations that the router reads at the end, or all
+    router_inputs: Annotated[Optional[int], Unset] = None  # observations that the router reads at the end, or all
     buffer_size: int = 1_000_000  # transitions that the replay buffer samples from
     gamma: float = 0.99  # discount factor
     tau: float = 0.005  # target smoothing coefficient
