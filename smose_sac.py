@@ -334,7 +334,6 @@ class Learner:
         self.prunes = args.keep < 1 or args.router_inputs is not None
         if args.router_inputs is not None and not 1 <= args.router_inputs <= n_s:
             raise UserError(f"--router-inputs {args.router_inputs} is out of range; give a number from 1 to {n_s}")
-        self.gone = [torch.zeros_like(part, dtype=torch.bool) for part in self.actor.weights]  # pruned
         self.product = product_in(args.precision, device)
         self.critic = new_weights(critic_shapes(n_s + n_a), device)
         self.target = [part.clone() for part in self.critic]
@@ -387,11 +386,11 @@ class Learner:
     def update_actor(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the actor, and one of alpha."""
         (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
+        gone = [(part, part == 0) for part in self.actor.weights if self.prunes]
         fresh = self.args.autotune and self.args.authors
         descend(self.actor_optimizer, [*gradient, of_alpha if self.args.autotune and not fresh else None])
-        if self.prunes:
-            for part, gone in zip(self.actor.weights, self.gone, strict=True):
-                part.masked_fill_(gone, 0)
+        for part, zero in gone:  # what was pruned stays zero
+            part.masked_fill_(zero, 0)
         if fresh:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
             noise = self.actor.noise(len(batch.obs), update=True)
             _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
@@ -404,18 +403,16 @@ class Learner:
             target.lerp_(part, self.args.tau)
 
     def prune(self, obs: Tensor, progress: float) -> None:
-        """Leave as much of the actor as --keep and --router-inputs want by now; what is gone stays zero."""
+        """Leave as much of the actor as --keep and --router-inputs want by now."""
         if PRUNING_BEGINS < progress <= PRUNING_ENDS:
             n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
             left = pruned(self.actor.weights, self.n_a, obs, share_left(progress, self.args.keep), n_inputs)
-            for part, gone, new in zip(self.actor.weights, self.gone, left, strict=True):
+            for part, new in zip(self.actor.weights, left, strict=True):
                 part.copy_(new)
-                gone.copy_(new == 0)
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that an update depends on, by reference."""
         groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
-        groups |= {"gone": self.gone} if self.prunes else {}
         for name in ("q_optimizer", "actor_optimizer"):
             for moments in getattr(self, name).state.values():
                 groups[name] = [*groups.get(name, []), *moments.values()]
