@@ -664,6 +664,7 @@ def film(args: Args, actor: Actor, path: Path) -> None:
         evaluate(args, actor, 1, PERIODIC_SEED, env)
         path.parent.mkdir(exist_ok=True)
         imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
+        env.close()
     except Exception as error:  # no GL: all but the video goes on
         print(f"no video: {first_line(error)}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
         args.capture_video = False
