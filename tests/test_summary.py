@@ -108,3 +108,18 @@ def test_the_push_sentence_tells_falls_and_recovery():
     assert firm.endswith("(worst: the angle of the torso), those of 30% do not even lead it out of its gait.")
     sizes[2]["back_after"] = None
     assert "keeps it out of its gait for over 60 steps" in push_sentence(pushes, 5.0)
+
+
+@pytest.mark.parametrize(
+    "first, last, says",
+    [
+        (0.2, 0.05, "60 steps after one of 30%, 25% of its first effect is left."),
+        (0.2, 3.8, "60 steps after one of 30%, its effect is 19 times the first."),
+        (0.2, None, "60 steps after one of 30%, a fallen robot is left."),
+    ],
+)
+def test_without_a_gait_the_push_sentence_tells_what_is_left_or_how_it_grew(first, last, says):
+    curve, size = {"difference": [None, [first, 1.0, last]]}, {"back_after": None}
+    pushes = {"moments": 5, "sizes": [0.01, 0.1, 0.3, 1.0], "falls": [0, 0, 0, 0], "worst": 0, "horizon": 60}
+    pushes |= {"pushes": [{"name": "speed", "sizes": [size] * 4}], "curves": [curve] * 4}
+    assert push_sentence(pushes, 0).endswith(says)

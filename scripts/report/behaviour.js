@@ -94,7 +94,7 @@ function pushSection() {
     s.falls >= 0.5
       ? el("strong", { class: "bad" }, "falls")
       : s.back_after === null
-        ? s.kept === undefined ? "not yet" : `${percent(s.kept)} left`
+        ? s.kept === undefined ? "not yet" : s.kept > 1 ? `grows \u00d7 ${fixed(s.kept, 1)}` : `${percent(s.kept)} left`
         : !s.back_after
           ? "stays"
           : period

@@ -223,8 +223,10 @@ def push_sentence(pushes: dict[str, Any], period: float) -> str:
         falls += f", none of {percent(sizes[falling - 1])} does" if falling else ""
     if not period:
         first, last = (pushes["curves"][2]["difference"][1][t] for t in (0, -1))
-        left = f"{percent(last / first)} of its first effect" if last is not None else "a fallen robot"
-        return f"{falls}; {pushes['horizon']} steps after one of 30%, {left} is left."
+        left = f"{percent(last / first)} of its first effect is left" if last is not None else "a fallen robot is left"
+        if last is not None and last > first:
+            left = f"its effect is {last / first:.2g} times the first"
+        return f"{falls}; {pushes['horizon']} steps after one of 30%, {left}."
     if None in back:
         n, still = pushes["horizon"], back.count(None)
         return (
