@@ -938,7 +938,7 @@ def resumed_args(folder: str) -> Args:
     except TypeCheckError as error:
         raise UserError(f"{folder}/config.json is damaged ({name}: {error}); start a new run") from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{folder}/config.json is damaged ({error}); start a new run") from None
+        raise UserError(f"{folder}/config.json is damaged or of another version ({error}); start a new run") from None
     check_args(saved)
     if ":" in saved.env_id and not any(word.startswith(("--env-id", "--env_id")) for word in sys.argv):
         told = f"{folder} would import the module of {saved.env_id}"
