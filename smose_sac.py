@@ -55,6 +55,7 @@ FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
 PRUNING_BEGINS, PRUNING_ENDS = 0.5, 0.9  # of training, with --keep and --router-inputs
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
+Shapes = list[tuple[int, tuple[int, ...]]]  # of a network's tensors, each behind the number of its layer's inputs
 Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
 
 
@@ -161,23 +162,34 @@ class Replay:
         return self.batch(torch.arange(max(0, self.count - min(self.size, 50_000)), self.count)).obs
 
 
-def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple[int, tuple[int, ...]]]:
-    """Of CleanRL's critics, Q_1 and Q_2 side by side: a layer's number of inputs, with its weights, with its biases."""
-    shapes = [(n_in, (2, n_in, hidden)), (n_in, (2, 1, hidden)), (hidden, (2, hidden, hidden))]
-    return [*shapes, (hidden, (2, 1, hidden)), (hidden, (2, 1, hidden)), (hidden, (2, 1))]
+def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
+    """CleanRL's critics, Q_1 and Q_2 side by side; the first layer's biases are the weights of one more input, 1."""
+    vector = (hidden, (2, 1, hidden))
+    return [(n_in, (2, n_in + 1, hidden)), (hidden, (2, hidden, hidden)), vector, vector, (hidden, (2, 1))]
 
 
 def q_values(x: Tensor, weights: list[Tensor], product: Callable) -> Tensor:
-    """Q_1 and Q_2 [2, batch] of x = [obs, action]; `product` is the matrix product in the precision asked for."""
-    w1, b1, w2, b2, w3, b3 = weights
-    h = (x @ w1 + b1).relu()
+    """Q_1 and Q_2 [2, batch] of x = [obs, action, 1], a copy for each; `product` multiplies in --precision."""
+    w1, w2, b2, w3, b3 = weights
+    h = (x @ w1).relu()
     h = (product(h, w2) + b2).relu()
     return (h * w3).sum(2) + b3
 
 
-def new_weights(shapes: list[tuple[int, tuple[int, ...]]], device: torch.device) -> list[Tensor]:
-    """PyTorch's own random start of affine layers."""
-    return [(torch.empty(shape).uniform_(-1, 1) * n_in**-0.5).to(device) for n_in, shape in shapes]
+def new_weights(shapes: Shapes, device: torch.device) -> Tensor:
+    """A network's weights in one flat tensor, that one call updates; they start as PyTorch's affine layers do."""
+    return torch.cat([torch.empty(math.prod(size)).uniform_(-1, 1) * n_in**-0.5 for n_in, size in shapes]).to(device)
+
+
+def layers(weights: Tensor, shapes: Shapes) -> list[Tensor]:
+    """The tensors of a network, each in its shape."""
+    parts = weights.split([math.prod(shape) for _, shape in shapes])
+    return [part.view(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
+
+
+def with_one(x: Tensor) -> Tensor:
+    """[x, 1]: a layer's biases are then the weights of the last input."""
+    return torch.nn.functional.pad(x, (0, 1), value=1.0)
 
 
 class Actor:
@@ -190,21 +202,21 @@ class Actor:
         self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
         self.scale = torch.tensor((space.high - space.low) / 2).float().to(device)
         self.bias = torch.tensor((space.high + space.low) / 2).float().to(device)
-        # the router's weights and biases, then those of the experts: mean heads first, log-std heads after them
-        shapes = (m, n_s), (m,), (m, 2 * n_a, n_s), (m, 2 * n_a)
-        self.weights = new_weights([(n_s, shape) for shape in shapes], device)
+        # the router, then the experts: mean heads first, log-std heads after them; biases are the last column
+        self.shapes = [(n_s, (m, n_s + 1)), (n_s, (m, 2 * n_a, n_s + 1))]
+        self.weights = new_weights(self.shapes, device)
         self.rng = np.random.default_rng(args.seed)  # to explore
         self.n_active, self.n_total = (m + 2 * n_a * args.top_k) * (n_s + 1), (m + 2 * n_a * m) * (n_s + 1)
         self.name, self.title = "smose_sac", f"SMoSE, {m} experts"
         self.about = {"format": "smose-actor", "n_experts": str(m), "top_k": str(args.top_k)}
         self.about["gate"] = "one-hot" if self.one_hot else "softmax"
 
-    def policy(self, weights: list[Tensor], obs: Tensor, noise: Tensor, router_noise: Tensor) -> tuple:
+    def policy(self, weights: Tensor, obs: Tensor, noise: Tensor, router_noise: Tensor) -> tuple:
         """Eq. 1: a random action in each state, its log-probability, and the losses that keep all experts in use."""
-        router, router_bias, experts, biases = weights
-        logits = obs @ router.T + router_bias
+        (router, experts), x = layers(weights, self.shapes), with_one(obs)
+        logits = x @ router.T
         p, tau, chosen, w = self.gate(logits, router_noise)
-        heads = (experts[chosen] * obs[:, None, None]).sum(3) + biases[chosen]  # of the chosen experts, of no other
+        heads = (experts[chosen] * x[:, None, None]).sum(3)  # of the chosen experts, of no other
         action, log_pi = self.squash((w.unsqueeze(2) * heads).sum(1), noise)
         return action, log_pi, load_balance_losses(logits, p, tau, sample_std=self.authors)
 
@@ -237,16 +249,20 @@ class Actor:
 
     def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, int]:
         """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
-        router, router_bias, experts, biases = (part.cpu().numpy() for part in self.weights)
-        logits = router @ obs + router_bias
+        router, experts = (part.numpy() for part in layers(self.weights.cpu(), self.shapes))
+
+        def affine(w: np.ndarray) -> np.ndarray:  # rounded as by all who read the saved weights, which have no gaps
+            return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
+
+        logits = affine(router)
         chosen = np.argsort(-logits, kind="stable")[: self.top_k] if self.top_k > 1 else [int(logits.argmax())]
 
         def head(rows: slice) -> np.ndarray:
             if self.one_hot and self.top_k == 1:
-                return experts[chosen[0], rows] @ obs + biases[chosen[0], rows]
+                return affine(experts[chosen[0], rows])
             p = np.exp(logits - logits.max())
             w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-            return w @ (experts[:, rows][chosen] @ obs + biases[:, rows][chosen])
+            return w @ affine(experts[chosen][:, rows])
 
         x = head(slice(0, self.n_a))
         if explore:
@@ -256,11 +272,10 @@ class Actor:
 
     def tensors(self) -> dict[str, Tensor]:
         """The weights under the names that actor.safetensors gives them."""
-        router, router_bias, experts, biases = self.weights
-        named = {"router.weight": router, "router.bias": router_bias}
-        for name, rows in (("mean", slice(0, self.n_a)), ("log_std", slice(self.n_a, None))):
-            named |= {f"experts.{name}.weight": experts[:, rows], f"experts.{name}.bias": biases[:, rows]}
-        return named
+        router, experts = layers(self.weights, self.shapes)
+        named = {"router": router, "experts.mean": experts[:, : self.n_a], "experts.log_std": experts[:, self.n_a :]}
+        pairs = {name: {"weight": part[..., :-1], "bias": part[..., -1]} for name, part in named.items()}
+        return {f"{name}.{kind}": part for name, pair in pairs.items() for kind, part in pair.items()}
 
 
 def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool = False) -> dict[str, Tensor]:
@@ -273,25 +288,22 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
     return {name: 0.5 * v.var(unbiased=sample_std) / v.mean().square() for name, v in shares.items()}
 
 
-def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> list[Tensor]:
+def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> Tensor:
     """The actor's weights; of the router's and of the mean heads' this share is left, those that are missed most.
 
     What an equation gives is weighed in these states, an expert's in those where it acts. Of the router only n_inputs
     columns are left.
     """
-    router, router_bias, experts, biases, obs = (part.double() for part in (*weights, obs))
+    router, experts, x = (part.double() for part in (*weights, with_one(obs)))
     if router.all():  # nothing is pruned yet: what all experts' scores have in common decides nothing
-        router, router_bias = router - router.mean(0), router_bias - router_bias.mean()
-    acts = torch.nn.functional.one_hot((obs @ router.T + router_bias).argmax(1), len(router)).double()
-    x = torch.nn.functional.pad(obs, (0, 1), value=1.0)  # with the bias last
+        router = router - router.mean(0)
+    acts = torch.nn.functional.one_hot((x @ router.T).argmax(1), len(router)).double()
     seen = torch.stack([(x * chosen[:, None]).T @ x for chosen in acts.T]) / len(x)  # [M, n_s + 1, n_s + 1]
-    scores = torch.cat((router, router_bias[:, None]), 1)
-    scores = fewer_terms(scores, seen.sum(0).expand_as(seen), math.ceil(share * router.numel()), n_inputs)
-    heads = torch.cat((experts, biases[:, :, None]), 2)
-    means = heads[:, :n_a].flatten(0, 1)
-    means = fewer_terms(means, seen.repeat_interleave(n_a, 0), math.ceil(share * means[:, 1:].numel()), len(obs[0]))
-    heads = torch.cat((means.view(len(router), n_a, -1), heads[:, n_a:]), 1)
-    return [part.float() for part in (scores[:, :-1], scores[:, -1], heads[:, :, :-1], heads[:, :, -1])]
+    router = fewer_terms(router, seen.sum(0).expand_as(seen), math.ceil(share * router[:, 1:].numel()), n_inputs)
+    means = experts[:, :n_a].flatten(0, 1)
+    means = fewer_terms(means, seen.repeat_interleave(n_a, 0), math.ceil(share * means[:, 1:].numel()), obs.shape[1])
+    experts = torch.cat((means.view_as(experts[:, :n_a]), experts[:, n_a:]), 1)
+    return torch.cat((router.flatten(), experts.flatten())).float()
 
 
 def fewer_terms(w: Tensor, moments: Tensor, n_left: int, n_inputs: int) -> Tensor:
@@ -334,20 +346,21 @@ class Learner:
         self.prunes = args.keep < 1 or args.router_inputs is not None
         if args.router_inputs is not None and not 1 <= args.router_inputs <= n_s:
             raise UserError(f"--router-inputs {args.router_inputs} is out of range; give a number from 1 to {n_s}")
-        self.product = product_in(args.precision, device)
-        self.critic = new_weights(critic_shapes(n_s + n_a), device)
-        self.target = [part.clone() for part in self.critic]
+        self.product, self.shapes = product_in(args.precision, device), critic_shapes(n_s + n_a)
+        self.critic = new_weights(self.shapes, device)
+        self.target = self.critic.clone()
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
-        self.q_optimizer = new_adam([{"params": self.critic, "lr": args.q_lr}])
+        self.q_optimizer = new_adam([{"params": [self.critic], "lr": args.q_lr}])
         of_alpha = {"params": [self.log_alpha], "lr": args.alpha_lr}
-        self.actor_optimizer = new_adam([{"params": self.actor.weights, "lr": args.policy_lr}, of_alpha])
-        self.critic_gradient = gradient_of(self.critic_loss)  # --compile puts compiled ones in their places
-        self.actor_gradient = gradient_of(self.actor_loss)
+        self.actor_optimizer = new_adam([{"params": [self.actor.weights], "lr": args.policy_lr}, of_alpha])
+        self.critic_gradient = gradient_of(self.critic_loss, 1)  # --compile puts compiled ones in their places
+        self.actor_gradient = gradient_of(self.actor_loss, 2)
 
-    def q(self, critic: list[Tensor], obs: Tensor, action: Tensor) -> Tensor:
-        return q_values(torch.cat((obs, action), 1), critic, self.product)
+    def q(self, critic: Tensor, obs: Tensor, action: Tensor) -> Tensor:
+        x = with_one(torch.cat((obs, action), 1)).expand(2, -1, -1)
+        return q_values(x, layers(critic, self.shapes), self.product)
 
-    def critic_loss(self, critic: list[Tensor], target, actor, log_alpha, batch: Batch, noise) -> tuple[Tensor, dict]:
+    def critic_loss(self, critic: Tensor, target, actor, log_alpha, batch: Batch, noise) -> tuple[Tensor, dict]:
         """sum_i mean((Q_i - y)^2),  y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s'))"""
         next_action, next_log_pi, _ = self.actor.policy(actor, batch.next_obs, *noise)
         next_value = self.q(target, batch.next_obs, next_action).amin(0) - log_alpha.exp() * next_log_pi
@@ -357,9 +370,8 @@ class Learner:
         logs = {"qf1_loss": losses[0], "qf2_loss": losses[1], "qf1_values": values[0], "qf2_values": values[1]}
         return losses.sum(), logs | {"qf_loss": losses.mean()}
 
-    def actor_loss(self, actor_and_alpha: list[Tensor], critic, batch: Batch, noise) -> tuple[Tensor, dict]:
+    def actor_loss(self, actor: Tensor, log_alpha: Tensor, critic, batch: Batch, noise) -> tuple[Tensor, dict]:
         """mean(alpha log pi - min_i Q_i) + lambda (f_imp + f_load), and alpha's own loss beside it."""
-        *actor, log_alpha = actor_and_alpha
         action, log_pi, balance = self.actor.policy(actor, batch.obs, *noise)
         q = self.q(critic, batch.obs, action).amin(0)
         loss = (log_alpha.exp().detach() * log_pi - q).mean() + self.args.balance_coef * sum(balance.values())
@@ -370,13 +382,13 @@ class Learner:
         """mean(-alpha (log pi + target entropy)), the target being -n_a"""
         return (-log_alpha.exp() * (log_pi.detach() - self.n_a)).mean()
 
-    def gradient_of_critics(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
-        others = self.target, self.actor.weights, self.log_alpha, batch
-        return self.critic_gradient(self.critic, *others, self.actor.noise(len(batch.obs), update=False))
+    def gradient_of_critics(self, batch: Batch) -> tuple[tuple[Tensor], dict[str, Tensor]]:
+        noise = self.actor.noise(len(batch.obs), update=False)
+        return self.critic_gradient(self.critic, self.target, self.actor.weights, self.log_alpha, batch, noise)
 
-    def gradient_of_actor(self, batch: Batch) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def gradient_of_actor(self, batch: Batch) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         noise = self.actor.noise(len(batch.obs), update=True)
-        return self.actor_gradient([*self.actor.weights, self.log_alpha], self.critic, batch, noise)
+        return self.actor_gradient(self.actor.weights, self.log_alpha, self.critic, batch, noise)
 
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
         gradient, logs = self.gradient_of_critics(batch)
@@ -385,47 +397,42 @@ class Learner:
 
     def update_actor(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the actor, and one of alpha."""
-        (*gradient, of_alpha), logs = self.gradient_of_actor(batch)
-        gone = [(part, part == 0) for part in self.actor.weights if self.prunes]
+        (gradient, of_alpha), logs = self.gradient_of_actor(batch)
+        gone = self.actor.weights == 0 if self.prunes else None
         fresh = self.args.autotune and self.args.authors
-        descend(self.actor_optimizer, [*gradient, of_alpha if self.args.autotune and not fresh else None])
-        for part, zero in gone:  # what was pruned stays zero
-            part.masked_fill_(zero, 0)
+        descend(self.actor_optimizer, (gradient, of_alpha if self.args.autotune and not fresh else None))
+        if self.prunes:  # what was pruned stays zero
+            self.actor.weights.masked_fill_(gone, 0)
         if fresh:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
             noise = self.actor.noise(len(batch.obs), update=True)
             _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
-            of_alpha = torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)
-            descend(self.actor_optimizer, [*(None for _ in gradient), of_alpha])
+            descend(self.actor_optimizer, (None, torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)))
         return logs
 
     def update_target(self) -> None:
-        for target, part in zip(self.target, self.critic, strict=True):
-            target.lerp_(part, self.args.tau)
+        self.target.lerp_(self.critic, self.args.tau)
 
     def prune(self, obs: Tensor, progress: float) -> None:
         """Leave as much of the actor as --keep and --router-inputs want by now."""
         if PRUNING_BEGINS < progress <= PRUNING_ENDS:
             n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
-            left = pruned(self.actor.weights, self.n_a, obs, share_left(progress, self.args.keep), n_inputs)
-            for part, new in zip(self.actor.weights, left, strict=True):
-                part.copy_(new)
+            parts = layers(self.actor.weights, self.actor.shapes)
+            self.actor.weights.copy_(pruned(parts, self.n_a, obs, share_left(progress, self.args.keep), n_inputs))
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that an update depends on, by reference."""
-        groups = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "alpha": [self.log_alpha]}
-        for name in ("q_optimizer", "actor_optimizer"):
-            for moments in getattr(self, name).state.values():
-                groups[name] = [*groups.get(name, []), *moments.values()]
-        return {f"{name}.{i}": part for name, parts in groups.items() for i, part in enumerate(parts)}
+        named = {"critic": self.critic, "target": self.target, "actor": self.actor.weights, "log_alpha": self.log_alpha}
+        adams = [*self.q_optimizer.state.values(), *self.actor_optimizer.state.values()]
+        return named | {f"adam.{i}.{name}": part for i, adam in enumerate(adams) for name, part in adam.items()}
 
 
-def gradient_of(loss: Callable) -> Callable:
-    """The gradient of a loss in its first argument, a list of tensors, and what else the loss returns."""
+def gradient_of(loss: Callable, n: int) -> Callable:
+    """The gradients of a loss in its first n arguments, and what else the loss returns."""
 
-    def gradient(weights: list[Tensor], *others) -> tuple[list[Tensor], dict[str, Tensor]]:
-        weights = [part.detach().requires_grad_() for part in weights]
-        value, logs = loss(weights, *others)
-        return torch.autograd.grad(value, weights), {name: v.detach() for name, v in logs.items()}
+    def gradient(*given) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+        learned = [part.detach().requires_grad_() for part in given[:n]]
+        value, logs = loss(*learned, *given[n:])
+        return torch.autograd.grad(value, learned), {name: v.detach() for name, v in logs.items()}
 
     return gradient
 
@@ -439,7 +446,7 @@ def new_adam(groups: list[dict]) -> torch.optim.Adam:
     return adam
 
 
-def descend(optimizer: torch.optim.Optimizer, gradient: list[Optional[Tensor]]) -> None:
+def descend(optimizer: torch.optim.Optimizer, gradient: tuple[Optional[Tensor], ...]) -> None:
     """One step of Adam for what has a gradient; denormal numbers, slow moments of dead units, become zeros."""
     weights = [part for group in optimizer.param_groups for part in group["params"]]
     for part, of_part in zip(weights, gradient, strict=True):
@@ -529,12 +536,11 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
     say("compiling the two updates ...")
     start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
-    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # shapes and settings never change
-    options["emulate_precision_casts"] = True  # or the compiler would leave rounding to bfloat16 out
+    # shapes and settings never change, so no guards; emulate, or the compiler would leave rounding to bfloat16 out
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "emulate_precision_casts": True}
     how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options}
-    learner.critic_gradient, learner.actor_gradient = (
-        torch.compile(torch.func.grad(loss, has_aux=True), **how) for loss in (learner.critic_loss, learner.actor_loss)
-    )
+    learner.critic_gradient = torch.compile(torch.func.grad(learner.critic_loss, (0,), has_aux=True), **how)
+    learner.actor_gradient = torch.compile(torch.func.grad(learner.actor_loss, (0, 1), has_aux=True), **how)
     try:
         use_private_cache()
         with torch.random.fork_rng():
@@ -553,7 +559,7 @@ def use_private_cache() -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = folder.lstat()
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.getuid() or about.st_mode & 0o077:
+    if (about.st_mode & ~0o700, about.st_uid) != (stat.S_IFDIR, os.getuid()):
         raise PermissionError(f"{folder} is not this user's alone: set XDG_CACHE_HOME to a folder that is")
     os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
@@ -673,7 +679,7 @@ def film(args: Args, actor: Actor, path: Path) -> None:
 def camera(env_id: str) -> dict[str, str]:
     """The camera that follows the robot, where the model has one."""
     model = getattr(make_env(env_id).unwrapped, "model", None)
-    follows = isinstance(model, mujoco.MjModel) and mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track") >= 0
+    follows = isinstance(model, mujoco.MjModel) and "track" in (model.camera(i).name for i in range(model.ncam))
     return {"camera_name": "track"} if follows else {}
 
 
@@ -796,9 +802,8 @@ class Run:
         rows.append([step, result["mean"], result["std"], float(np.mean(lengths)), float(np.std(lengths)), *shares])
         header = "step return_mean return_std length_mean length_std".split()
         table = [header + [f"usage_{m}" for m in range(1, 1 + len(shares))], *rows]
-        write_whole(
-            self.folder / "evaluations.csv", b"".join(",".join(map(str, row)).encode() + b"\r\n" for row in table)
-        )
+        lines = [",".join(map(str, row)) + "\r\n" for row in table]
+        write_whole(self.folder / "evaluations.csv", "".join(lines).encode())
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
         self.save_actor("actor.safetensors")
         if result["mean"] > best:
@@ -932,12 +937,10 @@ def resumed_args(folder: str) -> Args:
         settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
         saved = Args(**settings | {"resume": folder})
         for name, kind in get_type_hints(Args).items():
-            check_type(getattr(saved, name), kind)
+            check_type({name: getattr(saved, name)}, dict[str, kind])  # whose message has the name
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
-    except TypeCheckError as error:
-        raise UserError(f"{folder}/config.json is damaged ({name}: {error}); start a new run") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, TypeCheckError) as error:
         raise UserError(f"{folder}/config.json is damaged or of another version ({error}); start a new run") from None
     check_args(saved)
     if ":" in saved.env_id and not any(word.startswith(("--env-id", "--env_id")) for word in sys.argv):

@@ -1,6 +1,7 @@
 """Plain SAC and SMoSE in float64, written for clarity and independently of the trainers, to hold them to.
 
-Weights are lists of tensors in the trainers' own layout, so that they can be compared one by one.
+Weights are lists of tensors in the trainers' own layout, so that they can be compared one by one; where a tensor has
+one more input than its layer, the weights of that input are the biases.
 """
 
 import math
@@ -13,16 +14,16 @@ from torch.distributions import Normal
 from torch.nn import functional
 
 
-def cleanrl_q(w1, b1, w2, b2, w3, b3, x):
+def cleanrl_q(w1, w2, b2, w3, b3, x):
     """One of CleanRL's critics; w1 and w2 are [inputs, outputs]."""
-    h = functional.relu(functional.linear(x, w1.T, b1[0]))
+    h = functional.relu(functional.linear(x, w1[:-1].T, w1[-1]))
     h = functional.relu(functional.linear(h, w2.T, b2[0]))
     return functional.linear(h, w3, b3).squeeze(1)
 
 
-def layer_norm_elu_q(w1, b1, g1, w2, b2, g2, w3, b3, x):
+def layer_norm_elu_q(w1, g1, w2, b2, g2, w3, b3, x):
     """A critic of somebody else's: LayerNorm (with a gain of 1 + g) and ELU."""
-    for w, b, g in ((w1, b1, g1), (w2, b2, g2)):
+    for w, b, g in ((w1[:-1], w1[-1:], g1), (w2, b2, g2)):
         x = functional.linear(x, w.T, b[0])
         variance = ((x - x.mean(1, keepdim=True)) ** 2).mean(1, keepdim=True)
         x = (x - x.mean(1, keepdim=True)) / torch.sqrt(variance + 1e-5) * (1 + g[0])
@@ -42,8 +43,8 @@ def squashed_sample(mean, raw_log_std, noise, scale, bias, log_std_min=-5.0, log
 
 def moe_heads(weights, s, noise, top_k, gate):
     """Mean and raw log-std of the mixture [batch, 2 n_a], logits, noisy logits; straight-through gate."""
-    router, router_bias, experts, biases = weights
-    logits = functional.linear(s, router, router_bias)
+    router, experts = weights
+    logits = functional.linear(s, router[:, :-1], router[:, -1])
     noisy = logits + noise
     p = torch.softmax(noisy, 1)
     chosen = noisy.topk(top_k, 1).indices
@@ -53,7 +54,7 @@ def moe_heads(weights, s, noise, top_k, gate):
         shares = normalised.detach() + (p - p.detach()) * mask
     else:
         shares = p * mask
-    outputs = torch.stack([functional.linear(s, w, b) for w, b in zip(experts, biases, strict=True)], 1)
+    outputs = torch.stack([functional.linear(s, w[:, :-1], w[:, -1]) for w in experts], 1)
     return (shares.unsqueeze(2) * outputs).sum(1), logits, noisy
 
 
@@ -91,7 +92,7 @@ class MixturePolicy:
 
     def shapes(self, n_s):
         m, heads = self.n_experts, 2 * len(self.scale)
-        return [(n_s, shape) for shape in ((m, n_s), (m,), (m, heads, n_s), (m, heads))]
+        return [(n_s, (m, n_s + 1)), (n_s, (m, heads, n_s + 1))]
 
     def heads(self, weights, s):
         return moe_heads(weights, s, 0.0, self.top_k, self.gate)[0]
@@ -179,6 +180,11 @@ class PlainLearner:
                 target.copy_(self.tau * part + (1 - self.tau) * target)
 
 
+def flat(parts):
+    """A network's tensors as one, as the trainers keep them."""
+    return torch.cat([part.detach().flatten() for part in parts])
+
+
 def uniform_start(shapes):
     """PyTorch's start of an affine layer: uniform within 1 / sqrt(inputs)."""
     return [torch.empty(shape).uniform_(-1, 1) / math.sqrt(n_in) for n_in, shape in shapes]
@@ -226,8 +232,7 @@ def assert_plain_training(run, env_id, *settings):
     np.testing.assert_allclose(replay, expected, rtol=1e-3, atol=1e-3)
     with safe_open(run / "checkpoint.safetensors", "pt") as file:
         for name, parts in start.items():
-            end = getattr(plain, name)
-            way = torch.cat([(part - was).flatten() for part, was in zip(end, parts, strict=True)]).norm()
-            off = torch.cat([(part - file.get_tensor(f"{name}.{i}")).flatten() for i, part in enumerate(end)]).norm()
+            end = flat(getattr(plain, name))
+            way, off = (end - flat(parts)).norm(), (end - file.get_tensor(name)).norm()
             assert way > 0.02 and off < 0.05 * way, (name, way, off)
-        assert abs(file.get_tensor("alpha.0") - plain.log_alpha.item()) < 1e-4 and abs(plain.log_alpha) > 0.01
+        assert abs(file.get_tensor("log_alpha") - plain.log_alpha.item()) < 1e-4 and abs(plain.log_alpha) > 0.01

@@ -37,7 +37,8 @@ def make_pair(widths=(32, 16), **settings) -> tuple[Learner, reference.PlainLear
     torch.manual_seed(1)
     learner = Learner(Args(hidden_sizes=widths, batch_size=BATCH, **settings), ENV, CPU)
     policy = reference.NetworkPolicy(learner.actor.scale, learner.actor.bias, widths)
-    return learner, reference.PlainLearner(policy, learner.actor.weights, learner.critic)
+    actor = sac_baseline.layers(learner.actor.weights, learner.actor.shapes)
+    return learner, reference.PlainLearner(policy, actor, sac_baseline.layers(learner.critic, learner.shapes))
 
 
 @pytest.mark.parametrize("widths", [(16,), (32, 24), (8, 8, 8)])
@@ -45,11 +46,11 @@ def test_actor_loss_and_gradient_equal_the_reference(double, widths):
     learner, plain = make_pair(widths)
     batch = Batch(torch.randn(BATCH, N_S), *[torch.zeros(0)] * 4)
     torch.manual_seed(4)
-    (*gradient, of_alpha), logs = learner.gradient_of_actor(batch)
+    (gradient, of_alpha), logs = learner.gradient_of_actor(batch)
     torch.manual_seed(4)
     loss, log_pi = plain.actor_loss(plain.actor, batch.obs, plain.policy.draw(BATCH, update=True))
-    for ours, theirs in zip(gradient, torch.autograd.grad(loss, plain.actor), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    expected = reference.flat(torch.autograd.grad(loss, plain.actor))
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
     assert logs["actor_loss"].item() == pytest.approx(loss.item(), abs=1e-10)
     assert of_alpha.item() == pytest.approx(-(log_pi.mean().item() - N_A), rel=1e-9)  # alpha is 1
 
@@ -80,8 +81,7 @@ def follow(folder: Path, compiled: bool) -> None:
         (learner.critic, plain.critic),
         (learner.target, plain.target),
     ):
-        for one, two in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(one, two.detach(), rtol=0, atol=1e-7)
+        torch.testing.assert_close(ours, reference.flat(theirs), rtol=0, atol=1e-7)
     assert learner.log_alpha.item() == pytest.approx(plain.log_alpha.item(), abs=1e-8) and learner.log_alpha < -0.1
 
 
@@ -103,8 +103,8 @@ def test_training_is_the_plain_loop(tmp_path, monkeypatch):
     args = dataclasses.replace(args, eval_every=1000, eval_episodes=1, final_eval_episodes=1, compile=False)
     run = sac_baseline.train(args)
     policy = reference.NetworkPolicy(torch.ones(2), torch.zeros(2), (9,))
-    shapes = [(2, 13, 256), (2, 1, 256), (2, 256, 256), (2, 1, 256), (2, 1, 256), (2, 1)]
-    shapes = list(zip((13, 13, 256, 256, 256, 256), shapes, strict=True))
+    shapes = [(2, 14, 256), (2, 256, 256), (2, 1, 256), (2, 1, 256), (2, 1)]
+    shapes = list(zip((13, 256, 256, 256, 256), shapes, strict=True))
     reference.assert_plain_training(run, "Reacher-v4", policy, lambda _: shapes, reference.cleanrl_q, 3, 60, 30, 32)
 
 

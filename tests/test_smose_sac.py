@@ -51,13 +51,22 @@ def make_learner(n_experts=8, top_k=1, gate="one-hot", **settings) -> Learner:
     return Learner(args, ENV, CPU)
 
 
+def actor_parts(learner: Learner) -> list[torch.Tensor]:
+    """The router's and the experts' weights, each with the biases last."""
+    return smose_sac.layers(learner.actor.weights, learner.actor.shapes)
+
+
+def critic_parts(learner: Learner) -> list[torch.Tensor]:
+    return smose_sac.layers(learner.critic, learner.shapes)
+
+
 def plain_twin(learner: Learner, q_value=reference.cleanrl_q) -> reference.PlainLearner:
     """The reference, from the learner's own weights."""
     args, actor = learner.args, learner.actor
     settings = args.n_experts, args.top_k, args.gate, args.balance_coef, args.authors
     policy = reference.MixturePolicy(actor.scale, actor.bias, *settings)
-    plain = reference.PlainLearner(policy, actor.weights, learner.critic, q_value, args.gamma, args.tau)
-    plain.target = [part.double().clone() for part in learner.target]
+    plain = reference.PlainLearner(policy, actor_parts(learner), critic_parts(learner), q_value, args.gamma, args.tau)
+    plain.target = [part.double().clone() for part in smose_sac.layers(learner.target, learner.shapes)]
     with torch.no_grad():
         plain.log_alpha.fill_(learner.log_alpha.item())
     return plain
@@ -80,14 +89,13 @@ def test_actor_loss_and_gradient_equal_the_reference(double, n_experts, top_k, g
     learner.log_alpha.fill_(-1.2)
     plain = plain_twin(learner)
     torch.manual_seed(4)
-    (*gradient, of_alpha), logs = learner.gradient_of_actor(batch)
+    (gradient, of_alpha), logs = learner.gradient_of_actor(batch)
     torch.manual_seed(4)
     noise = plain.policy.draw(BATCH, update=True)
     loss, log_pi = plain.actor_loss(plain.actor, batch.obs, noise)
     expected = torch.autograd.grad(loss, plain.actor)
     losses = plain.policy.sample(plain.actor, batch.obs, *noise)[2]
-    for ours, theirs in zip(gradient, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(gradient, reference.flat(expected), rtol=1e-9, atol=1e-12)
     told = torch.stack([logs["actor_loss"], logs["importance"], logs["load"]])
     torch.testing.assert_close(told, torch.stack([loss, *losses]).detach(), rtol=0, atol=1e-10)
     alpha = math.exp(-1.2)  # d/dlog_alpha of mean(-alpha (log_pi + target)), the target entropy being -n_a
@@ -99,15 +107,14 @@ def test_actor_loss_and_gradient_equal_the_reference(double, n_experts, top_k, g
 def test_critic_loss_and_gradient_equal_the_reference(double, authors):
     learner, batch = make_learner(gamma=0.9, authors=authors), random_batch()
     learner.log_alpha.fill_(-0.7)
-    for part in learner.target:
-        part.mul_(1.1)
+    learner.target.mul_(1.1)
     plain = plain_twin(learner)
     torch.manual_seed(5)
-    gradient, logs = learner.gradient_of_critics(batch)
+    (gradient,), logs = learner.gradient_of_critics(batch)
     torch.manual_seed(5)
     losses = plain.critic_losses(plain.critic, batch, plain.policy.draw(BATCH, update=False))
-    for ours, theirs in zip(gradient, torch.autograd.grad(losses.sum(), plain.critic), strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-12)
+    expected = reference.flat(torch.autograd.grad(losses.sum(), plain.critic))
+    torch.testing.assert_close(gradient, expected, rtol=1e-9, atol=1e-12)
     values = plain.q(plain.critic, batch.obs, batch.action).mean(1)
     told = torch.stack([logs[n] for n in ("qf1_loss", "qf2_loss", "qf1_values", "qf2_values")])
     torch.testing.assert_close(told, torch.cat((losses, values)).detach(), rtol=0, atol=1e-12)
@@ -145,11 +152,10 @@ def follow(folder: Path, allowed: float, compiled: bool = False, q_value=referen
         plain.update_actor(batch)
         plain.update_target()
     for name in ("actor", "critic", "target"):
-        parts = getattr(plain, name)
-        way = sum((part.detach() - start[f"{name}.{i}"]).square().sum() for i, part in enumerate(parts)).sqrt()
-        off = [part.detach() - learner.state()[f"{name}.{i}"] for i, part in enumerate(parts)]
-        assert way > (0.5 if name == "actor" else 1)  # 200 steps really went somewhere
-        assert sum(part.square().sum() for part in off).sqrt() < allowed * way, name
+        end = reference.flat(getattr(plain, name))
+        way, off = (end - start[name]).norm(), (end - learner.state()[name]).norm()
+        assert way > 0.5  # 200 steps really went somewhere
+        assert off < allowed * way, name
     assert abs(learner.log_alpha - plain.log_alpha.item()) < 1e-3
     assert abs(learner.log_alpha) > 0.1
 
@@ -172,15 +178,15 @@ def test_200_compiled_updates_follow_the_reference(double, tmp_path, own_cache):
 
 def layer_norm_elu(x, weights, product):
     """LayerNorm and ELU in place of ReLU: all that it takes to change the critic, with the shapes below."""
-    w1, b1, g1, w2, b2, g2, w3, b3 = weights
-    h = functional.elu(functional.layer_norm(x @ w1 + b1, b1.shape[2:]) * (1 + g1))
+    w1, g1, w2, b2, g2, w3, b3 = weights
+    h = functional.elu(functional.layer_norm(x @ w1, g1.shape[2:]) * (1 + g1))
     h = functional.elu(functional.layer_norm(product(h, w2) + b2, b2.shape[2:]) * (1 + g2))
     return (h * w3).sum(2) + b3
 
 
 def layer_norm_shapes(n_in, hidden=64):
     row = hidden, (2, 1, hidden)
-    return [(n_in, (2, n_in, hidden)), row, row, (hidden, (2, hidden, hidden)), row, row, row, (hidden, (2, 1))]
+    return [(n_in, (2, n_in + 1, hidden)), row, (hidden, (2, hidden, hidden)), row, row, row, (hidden, (2, 1))]
 
 
 def hack_the_critic(monkeypatch) -> None:
@@ -193,9 +199,9 @@ def test_another_critic_is_two_functions_and_follows_its_reference(double, tmp_p
     follow(tmp_path, 1e-7, q_value=reference.layer_norm_elu_q)
 
 
-CLEANRL_SHAPES = [(2, 13, 256), (2, 1, 256), (2, 256, 256), (2, 1, 256), (2, 1, 256), (2, 1)]
+CLEANRL_SHAPES = [(2, 14, 256), (2, 256, 256), (2, 1, 256), (2, 1, 256), (2, 1)]
 BOTH_CRITICS = [
-    (lambda n_in: list(zip((n_in, n_in, 256, 256, 256, 256), CLEANRL_SHAPES, strict=True)), reference.cleanrl_q),
+    (lambda n_in: list(zip((n_in, 256, 256, 256, 256), CLEANRL_SHAPES, strict=True)), reference.cleanrl_q),
     (layer_norm_shapes, reference.layer_norm_elu_q),
 ]
 
@@ -217,22 +223,21 @@ def test_initial_weights_are_pytorchs():
     """Uniform within 1 / sqrt(inputs), as of torch.nn.Linear."""
     learner = make_learner()
     linear = [torch.nn.Linear(N_S + N_A, 256), torch.nn.Linear(256, 256), torch.nn.Linear(256, 1)]
-    weights = learner.critic[0], learner.critic[2], learner.critic[4]
-    for layer, weight in zip(linear, weights, strict=True):
+    w1, w2, _, w3, _ = critic_parts(learner)
+    assert w1.shape == (2, N_S + N_A + 1, 256)
+    for layer, weight in zip(linear, (w1, w2, w3), strict=True):
         assert weight.std().item() == pytest.approx(layer.weight.std().item(), rel=0.15)
         assert weight.abs().max() <= layer.in_features**-0.5 and weight.abs().max() > 0.95 * layer.in_features**-0.5
-    for part in learner.actor.weights:
+    for part in actor_parts(learner):
         assert 0.8 * N_S**-0.5 < part.abs().max() <= N_S**-0.5
-    assert all(
-        torch.equal(t, c) and t.data_ptr() != c.data_ptr() for t, c in zip(learner.target, learner.critic, strict=True)
-    )
+    assert torch.equal(learner.target, learner.critic) and learner.target.data_ptr() != learner.critic.data_ptr()
     assert learner.log_alpha == 0
 
 
 def test_exploration_has_the_policys_own_standard_deviation():
     learner = make_learner()
     obs = np.linspace(-1, 1, N_S, dtype=np.float32)
-    weights, states = [part.double() for part in learner.actor.weights], torch.tensor(obs[None]).double()
+    weights, states = [part.double() for part in actor_parts(learner)], torch.tensor(obs[None]).double()
     (heads,), _, _ = reference.moe_heads(weights, states, 0.0, 1, "one-hot")
     scale, bias = learner.actor.scale.numpy(), learner.actor.bias.numpy()
     actions = np.array([learner.actor.act(obs, explore=True)[0] for _ in range(4000)], np.float64)
@@ -259,7 +264,8 @@ def test_updates_write_into_nothing_that_they_were_given(monkeypatch):
 
 def test_straight_through_gradient_reaches_every_router_weight():
     learner = make_learner(balance_coef=0.0)
-    (router, *_), _ = learner.gradient_of_actor(random_batch())
+    (gradient, _), _ = learner.gradient_of_actor(random_batch())
+    router, _ = smose_sac.layers(gradient, learner.actor.shapes)
     assert (router != 0).all()
 
 
@@ -280,8 +286,9 @@ def test_fixed_entropy_coefficient_stays():
 
 @pytest.mark.parametrize("n_experts, top_k, gate", GATES)
 def test_one_decision_in_numpy_is_the_batch_without_noise(n_experts, top_k, gate):
-    actor, obs = make_learner(n_experts, top_k, gate).actor, random_batch().obs
-    heads, logits, _ = reference.moe_heads([part.double() for part in actor.weights], obs.double(), 0.0, top_k, gate)
+    learner, obs = make_learner(n_experts, top_k, gate), random_batch().obs
+    actor, parts = learner.actor, [part.double() for part in actor_parts(learner)]
+    heads, logits, _ = reference.moe_heads(parts, obs.double(), 0.0, top_k, gate)
     expected = actor.scale * heads[:, :N_A].tanh() + actor.bias
     actions, _, _ = actor.policy(actor.weights, obs, torch.zeros(BATCH, N_A), torch.zeros(1, n_experts))
     torch.testing.assert_close(actions.double(), expected, rtol=0, atol=2e-6)
@@ -295,15 +302,16 @@ def test_one_decision_in_numpy_is_the_batch_without_noise(n_experts, top_k, gate
 @pytest.mark.parametrize("top_k", [1, 2, 5, 40])
 def test_ties_go_to_the_lowest_index(top_k, gate):
     """Of 40 experts 20 have the same highest score, in random places."""
-    actor = make_learner(40, top_k, gate).actor
+    learner = make_learner(40, top_k, gate)
+    actor, (router, _) = learner.actor, actor_parts(learner)
     rng, logits = np.random.default_rng(0), torch.zeros(BATCH, 40)
     for row in logits:
         row[torch.from_numpy(rng.permutation(40)[:20])] = 1.0
     *_, chosen, _ = actor.gate(logits, torch.zeros(1, 40))
     assert chosen.tolist() == [sorted(range(40), key=lambda m: (-row[m], m))[:top_k] for row in logits]
     for row, indices in zip(logits, chosen, strict=True):
-        actor.weights[0].zero_()
-        actor.weights[1].copy_(row)
+        router.zero_()
+        router[:, -1] = row
         assert actor.act(np.ones(N_S, np.float32))[1] == indices[0]
 
 
@@ -347,9 +355,9 @@ def test_a_truncation_bootstraps_and_a_termination_does_not(tmp_path):
         learner = Learner(args, ENV, CPU)
         replay = Replay(tmp_path / f"{terminated}.npy", N_S, N_A, args, CPU)
         replay.add(np.zeros(N_S), np.zeros(N_A), np.zeros(N_S), 1.0, terminated, 1)
-        for part in (*learner.critic, *learner.target):
-            part.zero_()
-        learner.target[5].fill_(1000.0)
+        learner.critic.zero_()
+        learner.target.zero_()
+        learner.target[-2:] = 1000.0  # the last biases
         logs = learner.update_critics(replay.sample())
         expected = 1.0 if terminated else 1001.0**2
         assert [logs["qf1_loss"].item(), logs["qf2_loss"].item()] == pytest.approx([expected] * 2)
@@ -386,13 +394,18 @@ def states_and_weights() -> tuple[np.ndarray, list[np.ndarray]]:
     """States of which some observations hardly vary, far from zero, and an actor's weights, in double precision"""
     learner, rng = make_learner(), np.random.default_rng(3)
     obs = rng.normal(size=(2000, N_S)) * [0.1, 1.0, 3.0, 0.5, 2.0, 0.0, 1.5] + [3, 0, 0, -2, 1, 1, 0]
-    weights = [part.double().numpy() for part in learner.actor.weights]
-    weights[0] = rng.normal(size=(8, N_S))
-    weights[0] /= np.linalg.norm(weights[0] * obs.std(0), axis=1, keepdims=True)
-    weights[1] = -weights[0] @ obs.mean(0)  # so that all act
-    weights = [part.astype(np.float32).astype(float) for part in weights]
-    assert len({*np.argmax(obs @ weights[0].T + weights[1], 1)}) == 8
-    return obs.astype(np.float32).astype(float), weights
+    router, experts = rng.normal(size=(8, N_S)), actor_parts(learner)[1].double().numpy()
+    router /= np.linalg.norm(router * obs.std(0), axis=1, keepdims=True)
+    router = np.column_stack([router, -router @ obs.mean(0)]).astype(np.float32).astype(float)  # so that all act
+    assert len({*np.argmax(obs @ router[:, :-1].T + router[:, -1], 1)}) == 8
+    return obs.astype(np.float32).astype(float), [router, experts]
+
+
+def prune(weights: list[np.ndarray], obs: np.ndarray, share: float, n_inputs: int) -> list[np.ndarray]:
+    """The router and the experts after pruning."""
+    parts = [torch.tensor(part).float() for part in weights]
+    new = pruned(parts, N_A, torch.tensor(obs).float(), share, n_inputs)
+    return [part.double().numpy() for part in smose_sac.layers(new, [(N_S, part.shape) for part in parts])]
 
 
 def best_of(w: np.ndarray, moments: np.ndarray, terms: np.ndarray) -> tuple[np.ndarray, float]:
@@ -429,49 +442,43 @@ def greedy(w: np.ndarray, moments: np.ndarray, n_left: int, n_inputs: int) -> np
 def test_pruning_leaves_what_is_missed_most_and_the_others_make_up_for_the_rest(share, n_inputs):
     obs, weights = states_and_weights()
     obs[:, 2] += obs[:, 1]  # so that observations know of one another
-    router, router_bias, experts, biases = weights
-    new = pruned([torch.tensor(part).float() for part in weights], N_A, torch.tensor(obs), share, n_inputs)
-    new_router, new_router_bias, new_experts, new_biases = (part.double().numpy() for part in new)
+    router, experts = weights
+    new_router, new_experts = prune(weights, obs, share, n_inputs)
 
-    x = np.column_stack([obs, np.ones(len(obs))])
-    router, router_bias = router - router.mean(0), router_bias - router_bias.mean()
-    acts = np.argmax(obs @ router.T + router_bias, 1)
+    x = np.column_stack([obs, np.ones(len(obs))]).astype(np.float32).astype(float)
+    router = router - router.mean(0)
+    acts = np.argmax(x @ router.T, 1)
     seen = np.array([x[acts == m].T @ x[acts == m] / len(x) * (1 + 1e-4 * np.eye(N_S + 1)) for m in range(8)])
-    scores, everywhere = np.column_stack([router, router_bias]), np.tile(seen.sum(0), (8, 1, 1))
-    scores = greedy(scores, everywhere, math.ceil(share * router.size), n_inputs)
-    np.testing.assert_allclose(np.column_stack([new_router, new_router_bias]), scores, atol=1e-5)
-    np.testing.assert_array_equal(new_router != 0, scores[:, :-1] != 0)
+    scores = greedy(router, np.tile(seen.sum(0), (8, 1, 1)), math.ceil(share * 8 * N_S), n_inputs)
+    np.testing.assert_allclose(new_router, scores, atol=1e-5)
+    np.testing.assert_array_equal(new_router != 0, scores != 0)
 
-    means = np.concatenate([experts[:, :N_A], biases[:, :N_A, None]], 2).reshape(8 * N_A, -1)
+    means = experts[:, :N_A].reshape(8 * N_A, -1)
     means = greedy(means, seen.repeat(N_A, 0), math.ceil(share * 8 * N_A * N_S), N_S).reshape(8, N_A, -1)
-    np.testing.assert_allclose(np.concatenate([new_experts, new_biases[:, :, None]], 2)[:, :N_A], means, atol=1e-4)
-    np.testing.assert_array_equal(new_experts[:, :N_A] != 0, means[:, :, :-1] != 0)
+    np.testing.assert_allclose(new_experts[:, :N_A], means, atol=1e-4)
+    np.testing.assert_array_equal(new_experts[:, :N_A] != 0, means != 0)
     np.testing.assert_array_equal(new_experts[:, N_A:], experts[:, N_A:])  # the log-std heads
-    np.testing.assert_array_equal(new_biases[:, N_A:], biases[:, N_A:])
 
 
 def test_pruning_looks_at_what_decides():
     """A column that all experts' scores share decides nothing, however large it is; nor does taking it away."""
     obs, weights = states_and_weights()
     weights[0][:, 4] += 50.0
-    weights = [torch.tensor(part).float() for part in weights]
-    router, router_bias, *_ = pruned(weights, N_A, torch.tensor(obs).float(), 1.0, N_S)
-    logits, before = (obs @ r.double().T.numpy() + b.double().numpy() for r, b in ((router, router_bias), weights[:2]))
+    router, _ = prune(weights, obs, 1.0, N_S)
+    logits, before = (obs @ r[:, :-1].T + r[:, -1] for r in (router, weights[0].astype(np.float32)))
     np.testing.assert_array_equal(logits.argmax(1), before.argmax(1))
-    assert router[:, 4].abs().max() < 2
+    assert np.abs(router[:, 4]).max() < 2
     weights[0][:, 4] = 50.0
-    router, *_ = pruned(weights, N_A, torch.tensor(obs).float(), 1.0, N_S - 2)
-    assert not router[:, 4:6].any() and router.count_nonzero() == 8 * (N_S - 2)  # observation 5 never changes
+    router, _ = prune(weights, obs, 1.0, N_S - 2)
+    assert not router[:, 4:6].any() and np.count_nonzero(router[:, :-1]) == 8 * (N_S - 2)  # observation 5 never changes
 
 
 def test_an_expert_that_never_acts_is_pruned_first_and_harmlessly():
     obs, weights = states_and_weights()
-    weights[1][2] = -1e6
-    *_, experts, biases = pruned(
-        [torch.tensor(part).float() for part in weights], N_A, torch.tensor(obs).float(), 0.7, 7
-    )
-    assert not experts[2, :N_A].any() and biases.isfinite().all()
-    np.testing.assert_allclose(biases[2], weights[3][2], rtol=1e-6)
+    weights[0][2, -1] = -1e6
+    _, experts = prune(weights, obs, 0.7, 7)
+    assert not experts[2, :N_A, :-1].any() and np.isfinite(experts).all()
+    np.testing.assert_allclose(experts[2, :, -1], weights[1][2, :, -1], rtol=1e-6)
 
 
 def test_the_schedule_is_cubic():
@@ -485,27 +492,28 @@ def test_the_schedule_is_cubic():
 def test_pruned_weights_stay_exactly_zero_while_the_others_learn():
     learner, batch = make_learner(keep=0.25, router_inputs=3), random_batch()
     learner.prune(batch.obs, smose_sac.PRUNING_BEGINS)
-    assert all(part.all() for part in learner.actor.weights)  # nothing yet
+    assert learner.actor.weights.all()  # nothing yet
     learner.prune(batch.obs, smose_sac.PRUNING_ENDS)
-    gone = [part == 0 for part in learner.actor.weights]
-    assert gone[0].any(0).sum() >= N_S - 3 and gone[2].sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
-    before = [part.clone() for part in learner.actor.weights]
+    router, experts = (part == 0 for part in actor_parts(learner))
+    assert router.any(0).sum() >= N_S - 3 and experts.sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
+    assert not router[:, -1].any() and not experts[:, :, -1].any()  # biases stay
+    before, zero = learner.actor.weights.clone(), learner.actor.weights == 0
     for _ in range(5):
         learner.update_critics(batch)
         learner.update_actor(batch)
-    for part, was, zero in zip(learner.actor.weights, before, gone, strict=True):
-        assert (part[zero] == 0).all() and not part[zero].signbit().any()
-        assert (part[~zero] != was[~zero]).float().mean() > 0.5
-    before = [part.clone() for part in learner.actor.weights]
+    weights = learner.actor.weights
+    assert (weights[zero] == 0).all() and not weights[zero].signbit().any()
+    assert (weights[~zero] != before[~zero]).float().mean() > 0.5
+    before = weights.clone()
     learner.prune(2 * batch.obs, smose_sac.PRUNING_ENDS + 0.01)  # the schedule is over
-    assert all(torch.equal(part, was) for part, was in zip(learner.actor.weights, before, strict=True))
+    assert torch.equal(weights, before)
 
 
 def test_a_dense_policy_is_not_touched():
     learner = make_learner()
-    learner.actor.weights[0][0, 0] = 0.0
+    learner.actor.weights[0] = 0.0
     learner.update_actor(random_batch())
-    assert not learner.prunes and learner.actor.weights[0][0, 0] != 0  # a zero that was not pruned learns on
+    assert not learner.prunes and learner.actor.weights[0] != 0  # a zero that was not pruned learns on
 
 
 def bits(x):
@@ -546,7 +554,8 @@ def test_only_the_critics_hidden_products_are_in_bfloat16():
         torch.manual_seed(3)
         results.append((learner.gradient_of_critics(batch)[0], learner.gradient_of_actor(batch)[1]))
     assert results[0][1]["importance"] == results[1][1]["importance"] and results[0][1]["load"] == results[1][1]["load"]
-    for one, two in zip(results[0][0], results[1][0], strict=True):
+    of_both = (smose_sac.layers(gradient, plain.shapes) for (gradient,), _ in results)
+    for one, two in zip(*of_both, strict=True):
         assert 0 < (one - two).norm() < 0.05 * one.norm()
 
 
@@ -565,7 +574,8 @@ def test_compiled_bfloat16_is_rounded_as_without_compiling(native, own_cache, mo
         if kind == "compiled":
             assert smose_sac.compile_updates(learner, replay)
         torch.manual_seed(3)
-        found[kind] = (exact if kind == "float32" else learner).gradient_of_critics(batch)[0]
+        (gradient,), _ = (exact if kind == "float32" else learner).gradient_of_critics(batch)
+        found[kind] = smose_sac.layers(gradient, learner.shapes)
     for compiled, eager, float32 in zip(*(found[kind] for kind in ("compiled", "eager", "float32")), strict=True):
         assert (compiled - eager).norm() < 0.1 * (eager - float32).norm()
 
