@@ -26,7 +26,6 @@ import os
 import re
 import shlex
 import shutil
-import stat
 import sys
 import threading
 import time
@@ -35,7 +34,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Optional, get_type_hints
 
@@ -181,10 +180,12 @@ def new_weights(shapes: Shapes, device: torch.device) -> Tensor:
     return torch.cat([torch.empty(math.prod(size)).uniform_(-1, 1) * n_in**-0.5 for n_in, size in shapes]).to(device)
 
 
-def layers(weights: Tensor, shapes: Shapes) -> list[Tensor]:
-    """The tensors of a network, each in its shape."""
-    parts = weights.split([math.prod(shape) for _, shape in shapes])
-    return [part.view(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
+def layers(weights: Tensor | np.ndarray, shapes: Shapes) -> list:
+    """The tensors of a network, or NumPy's arrays, each in its shape."""
+    sizes = [math.prod(shape) for _, shape in shapes]
+    ends = pairwise(accumulate(sizes, initial=0))
+    parts = weights.split(sizes) if isinstance(weights, Tensor) else [weights[a:b] for a, b in ends]
+    return [part.reshape(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
 
 
 def with_one(x: Tensor) -> Tensor:
@@ -249,7 +250,7 @@ class Actor:
 
     def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, int]:
         """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
-        router, experts = (part.numpy() for part in layers(self.weights.cpu(), self.shapes))
+        router, experts = layers(self.weights.cpu().numpy(), self.shapes)
 
         def affine(w: np.ndarray) -> np.ndarray:  # rounded as by all who read the saved weights, which have no gaps
             return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
@@ -291,8 +292,7 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
 def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> Tensor:
     """The actor's weights; of the router's and of the mean heads' this share is left, those that are missed most.
 
-    What an equation gives is weighed in these states, an expert's in those where it acts. Of the router only n_inputs
-    columns are left.
+    An equation counts in these states, an expert's in those where it acts. Of the router n_inputs columns are left.
     """
     router, experts, x = (part.double() for part in (*weights, with_one(obs)))
     if router.all():  # nothing is pruned yet: what all experts' scores have in common decides nothing
@@ -559,7 +559,7 @@ def use_private_cache() -> None:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     about = folder.lstat()
-    if (about.st_mode & ~0o700, about.st_uid) != (stat.S_IFDIR, os.getuid()):
+    if about.st_mode & 0o170077 != 0o40000 or about.st_uid != os.getuid():  # a link, or others may look in
         raise PermissionError(f"{folder} is not this user's alone: set XDG_CACHE_HOME to a folder that is")
     os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
