@@ -131,10 +131,8 @@ class Batch(NamedTuple):
 
 
 class Replay:
-    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file.
-
-    It is a ring with `checkpoint_every` rows to spare: a killed run overwrote nothing that its checkpoint still needs.
-    """
+    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file: a ring with
+    `checkpoint_every` rows to spare, so that a killed run overwrote nothing that its checkpoint still needs."""
 
     def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
         self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
@@ -256,18 +254,12 @@ class Actor:
             return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
 
         logits = affine(router)
-        chosen = np.argsort(-logits, kind="stable")[: self.top_k] if self.top_k > 1 else [int(logits.argmax())]
-
-        def head(rows: slice) -> np.ndarray:
-            if self.one_hot and self.top_k == 1:
-                return affine(experts[chosen[0], rows])
-            p = np.exp(logits - logits.max())
-            w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-            return w @ affine(experts[chosen][:, rows])
-
-        x = head(slice(0, self.n_a))
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k]  # ties go to the lowest index
+        p = np.exp(logits - logits.max())
+        w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
+        x = w @ affine(experts[chosen, : self.n_a])
         if explore:
-            log_std = self.log_std_min + self.half_range * (np.tanh(head(slice(self.n_a, None))) + 1)
+            log_std = self.log_std_min + self.half_range * (np.tanh(w @ affine(experts[chosen, self.n_a :])) + 1)
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
 
@@ -522,14 +514,12 @@ def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor
     """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
     if precision == "float32":
         return torch.matmul
-    kind = torch.bfloat16 if has_bfloat16(device) else torch.float32  # without instructions no faster, but as exact
+    on_cpu = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu
+    if not fast:
+        say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
+    kind = torch.bfloat16 if fast else torch.float32
     return lambda a, b: (a.bfloat16().to(kind) @ b.bfloat16().to(kind)).bfloat16().to(a.dtype)
-
-
-def has_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported()
-    return any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def compile_updates(learner: Learner, replay: Replay) -> bool:
@@ -638,21 +628,20 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Opti
     """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
     env = env or make_env(args.env_id)
     limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
-    rollout, returns, choices, ended = Rollout(env, first_seed), [], [], []
+    rollout, played = Rollout(env, first_seed), []
     for episode in range(episodes):
         rollout.reset(first_seed + episode)
-        experts, terminated, truncated = [], False, False
-        while not (terminated or truncated or len(experts) == limit):
+        experts, ends = [], (False, False)
+        while not any(ends) and len(experts) < limit:
             if STOP:
                 return None
             action, expert = actor.act(rollout.obs)
             experts.append(expert)
-            _, _, terminated, truncated = rollout.step(action)
+            _, _, *ends = rollout.step(action)
         if len(experts) == limit:
             say(f"{args.env_id} sets no limit to its episodes: one was cut after {limit:,} steps")
-        returns.append(rollout.episode_return)
-        choices.append(experts)
-        ended.append(terminated)
+        played.append((rollout.episode_return, experts, ends[0]))
+    returns, choices, ended = map(list, zip(*played, strict=True))
     lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
     result["ended_early"] = float(np.mean(ended))
@@ -664,9 +653,11 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Opti
 
 
 def film(args: Args, actor: Actor, path: Path) -> None:
-    """A video of an evaluation's first episode."""
+    """A video of an evaluation's first episode, by the camera that follows the robot where the model has one."""
     try:
-        env = gym.wrappers.RenderCollection(make_env(args.env_id, render_mode="rgb_array", **camera(args.env_id)))
+        env = gym.wrappers.RenderCollection(make_env(args.env_id, render_mode="rgb_array"))
+        with contextlib.suppress(AttributeError, KeyError):
+            env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id
         evaluate(args, actor, 1, PERIODIC_SEED, env)
         path.parent.mkdir(exist_ok=True)
         imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
@@ -674,13 +665,6 @@ def film(args: Args, actor: Actor, path: Path) -> None:
     except Exception as error:  # no GL: all but the video goes on
         print(f"no video: {first_line(error)}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
         args.capture_video = False
-
-
-def camera(env_id: str) -> dict[str, str]:
-    """The camera that follows the robot, where the model has one."""
-    model = getattr(make_env(env_id).unwrapped, "model", None)
-    follows = isinstance(model, mujoco.MjModel) and "track" in (model.camera(i).name for i in range(model.ncam))
-    return {"camera_name": "track"} if follows else {}
 
 
 def write_whole(path: Path, content: bytes | dict) -> None:
@@ -696,7 +680,7 @@ def write_whole(path: Path, content: bytes | dict) -> None:
         part.unlink(missing_ok=True)
 
 
-class Run:
+class Run(contextlib.AbstractContextManager):
     """The run folder and what is written there: lock, replay, checkpoints, evaluations, TensorBoard, progress."""
 
     def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
@@ -715,8 +699,6 @@ class Run:
         self.latest, self.marks = math.nan, deque(maxlen=11)  # the last episode's return; steps and times, for the rate
         size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
         say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
-        if args.precision == "bfloat16" and not has_bfloat16(device):
-            say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
@@ -728,10 +710,7 @@ class Run:
         if before and not self.progress["compiled"]:
             say("it was compiled until here: the weights will differ from those of an uninterrupted run")
         self.write_config()
-
-    def __enter__(self) -> "Run":
         self.evaluate_if_due()  # if a signal came during the last one
-        return self
 
     def __exit__(self, _, error, __) -> None:
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
@@ -754,14 +733,12 @@ class Run:
         config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
         write_whole(self.folder / "config.json", config)
 
-    def save(self, name: str, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-        write_whole(self.folder / name, save({name: part.cpu().contiguous() for name, part in tensors.items()}, about))
-
-    def save_actor(self, name: str) -> None:
+    def save_actor(self, file: str) -> None:
         about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
         about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
         tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
-        self.save(name, tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)})
+        tensors = {name: part.cpu().contiguous() for name, part in tensors.items()}
+        write_whole(self.folder / file, save(tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)}))
 
     def log(self, kind: str, values: dict) -> None:
         for name, value in values.items():
@@ -780,14 +757,14 @@ class Run:
     def end_step(self, experts: deque) -> bool:
         """Whatever is due after a step; whether to leave."""
         self.progress["global_step"] += 1
-        step, leave = self.progress["global_step"], bool(STOP)
-        if not leave:
-            self.evaluate_if_due()
-        if leave or STOP or step % self.args.checkpoint_every == 0 or step == self.args.total_timesteps:
+        step = self.progress["global_step"]
+        self.evaluate_if_due()
+        leave = bool(STOP)
+        if leave or step % self.args.checkpoint_every == 0 or step == self.args.total_timesteps:
             self.save_checkpoint()
         if step % 1000 == 0:
             self.show_progress([experts.count(m) / max(1, len(experts)) for m in range(self.actor.n_experts)])
-        return leave or bool(STOP)
+        return leave
 
     def evaluate_if_due(self) -> None:
         """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
@@ -800,9 +777,9 @@ class Run:
         lengths, shares = result["lengths"], result.get("expert_usage", [])
         best = max((row[1] for row in rows), default=-math.inf)
         rows.append([step, result["mean"], result["std"], float(np.mean(lengths)), float(np.std(lengths)), *shares])
-        header = "step return_mean return_std length_mean length_std".split()
-        table = [header + [f"usage_{m}" for m in range(1, 1 + len(shares))], *rows]
-        lines = [",".join(map(str, row)) + "\r\n" for row in table]
+        usage = [f"usage_{m}" for m in range(1, 1 + len(shares))]
+        header = ["step", "return_mean", "return_std", "length_mean", "length_std", *usage]
+        lines = [",".join(map(str, row)) + "\r\n" for row in (header, *rows)]
         write_whole(self.folder / "evaluations.csv", "".join(lines).encode())
         self.writer.add_scalar("eval/episodic_return", result["mean"], step)
         self.save_actor("actor.safetensors")
@@ -855,10 +832,11 @@ class Run:
         episode = {name: getattr(self.rollout, name) for name in ("episode", "episode_length", "rng_at_reset")}
         explore = self.actor.rng.bit_generator.state
         state = json.dumps({"progress": self.progress, "explore": explore, "rollout": episode})
-        about = {"state": state, "sha256": checksum(tensors, state), "global_step": str(self.progress["global_step"])}
+        sha256 = hashlib.sha256(save(tensors) + state.encode()).hexdigest()
+        about = {"state": state, "sha256": sha256, "global_step": str(self.progress["global_step"])}
         self.replay.file.flush()
         self.writer.flush()  # curves up to here are never lost
-        self.save("checkpoint.safetensors", tensors, about)
+        write_whole(self.folder / "checkpoint.safetensors", save(tensors, about))
 
     def load_checkpoint(self) -> None:
         """Put everything back as it was, if there is anything to put back."""
@@ -868,7 +846,7 @@ class Run:
         try:
             with safe_open(path, "pt") as file:
                 tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
-            if checksum(tensors, about["state"]) != about["sha256"]:
+            if hashlib.sha256(save(tensors) + about["state"].encode()).hexdigest() != about["sha256"]:
                 raise ValueError("its checksum differs")
             state = json.loads(about["state"])
             for name, tensor in self.learner.state().items():
@@ -884,11 +862,6 @@ class Run:
             raise UserError(f"{self.folder} has {count} steps already; give --total-timesteps above that")
 
 
-def checksum(tensors: dict[str, Tensor], state: str) -> str:
-    tensors = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    return hashlib.sha256(save(tensors) + state.encode()).hexdigest()
-
-
 def open_folder(args: Args) -> tuple[Path, io.IOBase]:
     """The run folder, new (with a config.json from the start) or resumed, and its lock: one trainer at a time."""
     folder = Path(args.resume or "")
@@ -898,12 +871,11 @@ def open_folder(args: Args) -> tuple[Path, io.IOBase]:
         new.mkdir(parents=True, exist_ok=True)
         try:
             write_whole(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
-        except OSError:
-            new.rmdir()
-            raise
-        while folder == Path() or folder.exists():  # two runs of one name within a second
-            folder = Path(f"runs/{name}__{int(time.time())}")
-        new.rename(folder)
+            while folder == Path() or folder.exists():  # two runs of one name within a second
+                folder = Path(f"runs/{name}__{int(time.time())}")
+            new.rename(folder)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
     lock = open(folder / ".lock", "w")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
