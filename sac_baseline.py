@@ -432,9 +432,12 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
     # shapes and settings never change, so no guards; emulate, or the compiler would leave rounding to bfloat16 out
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "emulate_precision_casts": True}
-    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options}
-    learner.critic_gradient = torch.compile(torch.func.grad(learner.critic_loss, (0,), has_aux=True), **how)
-    learner.actor_gradient = torch.compile(torch.func.grad(learner.actor_loss, (0, 1), has_aux=True), **how)
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options | {"cpp_wrapper": True}}
+    critics = torch.func.grad(learner.critic_loss, (0,), has_aux=True)
+    actor = torch.func.grad(learner.actor_loss, (0, 1), has_aux=True)
+    # a lambda each: compiled code is looked up by its function's own, and grad's is the same for both
+    learner.critic_gradient = torch.compile(lambda *given: critics(*given), **how)
+    learner.actor_gradient = torch.compile(lambda *given: actor(*given), **how)
     try:
         use_private_cache()
         with torch.random.fork_rng():

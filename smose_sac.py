@@ -254,12 +254,18 @@ class Actor:
             return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
 
         logits = affine(router)
-        chosen = np.argsort(-logits, kind="stable")[: self.top_k]  # ties go to the lowest index
-        p = np.exp(logits - logits.max())
-        w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-        x = w @ affine(experts[chosen, : self.n_a])
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k] if self.top_k > 1 else [int(logits.argmax())]
+
+        def head(rows: slice) -> np.ndarray:
+            if self.one_hot and self.top_k == 1:
+                return affine(experts[chosen[0], rows])
+            p = np.exp(logits - logits.max())
+            w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
+            return w @ affine(experts[chosen][:, rows])
+
+        x = head(slice(0, self.n_a))
         if explore:
-            log_std = self.log_std_min + self.half_range * (np.tanh(w @ affine(experts[chosen, self.n_a :])) + 1)
+            log_std = self.log_std_min + self.half_range * (np.tanh(head(slice(self.n_a, None))) + 1)
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
 
@@ -528,9 +534,12 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
     # shapes and settings never change, so no guards; emulate, or the compiler would leave rounding to bfloat16 out
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "emulate_precision_casts": True}
-    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options}
-    learner.critic_gradient = torch.compile(torch.func.grad(learner.critic_loss, (0,), has_aux=True), **how)
-    learner.actor_gradient = torch.compile(torch.func.grad(learner.actor_loss, (0, 1), has_aux=True), **how)
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options | {"cpp_wrapper": True}}
+    critics = torch.func.grad(learner.critic_loss, (0,), has_aux=True)
+    actor = torch.func.grad(learner.actor_loss, (0, 1), has_aux=True)
+    # a lambda each: compiled code is looked up by its function's own, and grad's is the same for both
+    learner.critic_gradient = torch.compile(lambda *given: critics(*given), **how)
+    learner.actor_gradient = torch.compile(lambda *given: actor(*given), **how)
     try:
         use_private_cache()
         with torch.random.fork_rng():
