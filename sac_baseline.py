@@ -430,14 +430,8 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
     say("compiling the two updates ...")
     start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
-    # shapes and settings never change, so no guards; emulate, or the compiler would leave rounding to bfloat16 out
-    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "emulate_precision_casts": True}
-    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options | {"cpp_wrapper": True}}
-    critics = torch.func.grad(learner.critic_loss, (0,), has_aux=True)
-    actor = torch.func.grad(learner.actor_loss, (0, 1), has_aux=True)
-    # a lambda each: compiled code is looked up by its function's own, and grad's is the same for both
-    learner.critic_gradient = torch.compile(lambda *given: critics(*given), **how)
-    learner.actor_gradient = torch.compile(lambda *given: actor(*given), **how)
+    learner.critic_gradient = compiled(torch.func.grad(learner.critic_loss, (0,), has_aux=True))
+    learner.actor_gradient = compiled(torch.func.grad(learner.actor_loss, (0, 1), has_aux=True))
     try:
         use_private_cache()
         with torch.random.fork_rng():
@@ -449,6 +443,17 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
         return False
     say(f"compiled in {time.time() - start:.0f} s, for later runs too")
     return True
+
+
+def compiled(gradient: Callable) -> Callable:
+    """The function, compiled at its first call; torch.compile takes options out of their dictionary, so a new one each.
+
+    Shapes and settings never change, so no guards; casts are emulated, or rounding to bfloat16 would be left out.
+    """
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "cpp_wrapper": True}
+    options |= {"emulate_precision_casts": True}
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
+    return torch.compile(lambda *given: gradient(*given), options=options, **how)  # what grad makes has one code object
 
 
 def use_private_cache() -> None:
