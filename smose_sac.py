@@ -459,6 +459,8 @@ def train(args: Args) -> Path:
     check_args(args)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
+    if args.precision == "float32":
+        let_onednn_multiply()
     np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     env = make_env(args.env_id)
@@ -514,6 +516,14 @@ def check_args(args: Args) -> None:
         if not low <= getattr(args, name) <= high:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
+
+
+def let_onednn_multiply() -> None:
+    """Have float32's products by oneDNN, which uses AVX-512 on AMD's CPUs too, unless it would round them to less."""
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # its permission to round, which only AMX makes use of
+    x = torch.full((2, 256, 256), 1 + 2**-12)  # rounded to bfloat16 or TF32 it is 1
+    if (x @ x == 256).any():
+        torch.backends.mkldnn.matmul.fp32_precision = "none"
 
 
 def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:

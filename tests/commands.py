@@ -21,6 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
+import torch
 from conftest import Done
 from safetensors import safe_open
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -69,6 +70,7 @@ def run(folder: Path, trainer: str, *flags: object) -> Done:
             signal.signal(number, handler)
         os.chdir(here)
         module.STOP.clear()
+        torch.backends.mkldnn.matmul.fp32_precision = "none"  # as in a new process
     return Done(code, out.getvalue(), err.getvalue())
 
 

