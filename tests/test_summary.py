@@ -54,7 +54,13 @@ def test_what_hardly_matters_is_said_in_words():
     matter = {"observations": [1, 2, 3, 4, 5], "agreement": 0.93, "commands": 0.9}
     names = [OBS[0], *({"text": f"obs[{k}]", "description": f"obs[{k}]", "unit": ""} for k in range(1, 6))]
     result = "the same expert is chosen in 93% of the visited states, and its commands keep 90% of their variance."
-    assert decisive_sentence(matter, names) == f"The height hardly matters: with it held at its mean, {result}"
+    assert (
+        decisive_sentence(matter, names)
+        == f"The height hardly matters for who acts: with it held at its mean, {result}"
+    )
+    lost = decisive_sentence(matter | {"commands": 0.0}, names)
+    assert lost.endswith("in 93% of the visited states, but its commands keep none of their variance.")
+    assert "but its commands keep 40% of" in decisive_sentence(matter | {"commands": 0.4}, names)
     few = decisive_sentence(matter | {"observations": [0, 3]}, names)
     assert (
         few

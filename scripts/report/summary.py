@@ -8,6 +8,7 @@ from command_line import UserError
 from saved_actor import Actor
 
 FAITHFUL = 0.9  # share of choices that observations must keep when all others are held, to be called decisive
+MOSTLY = 0.8  # share of the commands' variance that is kept, to be called most of it
 MAIN = 0.01  # experts that act less often stay in the background
 CARD = {"noise": (0.05, 0.1, 0.2), "delay": (1, 2), "mass": (0.8, 1.2), "friction": (0.5, 2.0)}
 CARD_EPISODES = 10
@@ -119,7 +120,11 @@ def decisive_sentence(matter: dict[str, Any], names: list[dict[str, str]]) -> st
     if not others:
         return f"All {len(names)} observations decide who acts: none of them can be held at its mean."
     result = f"the same expert is chosen in {percent(matter['agreement'])} of the visited states"
-    result += f", and its commands keep {percent(matter['commands'])} of their variance"
+    if matter["commands"] >= MOSTLY:
+        result += f", and its commands keep {percent(matter['commands'])} of their variance"
+    else:  # what hardly matters for who acts may be what the one who acts goes by
+        kept_share = percent(matter["commands"]) if matter["commands"] else "none"
+        result += f", but its commands keep {kept_share} of their variance"
     if len(kept) <= max(4, len(others)):
         few = few_of([names[k] for k in kept])
         decide = f"{len(kept)} of {len(names)} observations decide who acts, {few}"
@@ -127,8 +132,8 @@ def decisive_sentence(matter: dict[str, Any], names: list[dict[str, str]]) -> st
     few = few_of([names[k] for k in others])
     few = few[0].upper() + few[1:] if few.startswith("the ") else few
     if len(others) == 1:
-        return f"{few} hardly matters: with it held at its mean, {result}."
-    return f"{few} hardly matter: with them held at their means, {result}."
+        return f"{few} hardly matters for who acts: with it held at its mean, {result}."
+    return f"{few} hardly matter for who acts: with them held at their means, {result}."
 
 
 def experts_sentence(report: dict[str, Any]) -> str:
