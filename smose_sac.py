@@ -17,6 +17,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
 
 import contextlib
+import copy
 import fcntl
 import hashlib
 import io
@@ -34,9 +35,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Optional, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Optional, TypedDict, get_type_hints
 
 import gymnasium as gym
 import imageio
@@ -105,13 +107,12 @@ class Args:
 
 
 def make_env(env_id: str, **settings) -> gym.Env:
-    """The environment, or one line that says why not."""
     gym.logger.min_level = gym.logger.ERROR  # v4 is meant: no advice to upgrade on every start
     warnings.filterwarnings("ignore", module="glfw")  # one line about a missing GL is enough
     try:
         env = gym.make(env_id, disable_env_checker=True, **settings)
     except Exception as error:
-        raise UserError(f"cannot make environment {env_id!r}: {first_line(error)}") from error
+        raise UserError(f"cannot make environment {env_id!r}: {error}") from error
     if env.spec.id != env_id.rpartition(":")[2]:
         raise UserError(f"{env_id} names no version; give --env-id {env.spec.id}")
     for what, space in (("observations", env.observation_space), ("actions", env.action_space)):
@@ -128,35 +129,6 @@ class Batch(NamedTuple):
     next_obs: Tensor
     reward: Tensor  # [batch]
     terminated: Tensor  # [batch], 1 where the episode really ended: a truncation bootstraps
-
-
-class Replay:
-    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file: a ring with
-    `checkpoint_every` rows to spare, so that a killed run overwrote nothing that its checkpoint still needs."""
-
-    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
-        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
-        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
-        self.file = open_table(path, self.n_rows, sum(self.widths.values()), args.total_timesteps)
-        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
-        self.batch_size, self.device = args.batch_size, device
-
-    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
-        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
-        self.table[self.count % self.n_rows] = row  # episodes count from 1, so that 0 is an unused row
-        self.count += 1
-
-    def sample(self) -> Batch:
-        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
-
-    def batch(self, steps: Tensor) -> Batch:
-        rows = torch.from_numpy(self.table).index_select(0, steps % self.n_rows).to(self.device)
-        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
-        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
-
-    def recent_obs(self) -> Tensor:
-        """What was observed in the last 50,000 steps."""
-        return self.batch(torch.arange(max(0, self.count - min(self.size, 50_000)), self.count)).obs
 
 
 def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
@@ -178,11 +150,9 @@ def new_weights(shapes: Shapes, device: torch.device) -> Tensor:
     return torch.cat([torch.empty(math.prod(size)).uniform_(-1, 1) * n_in**-0.5 for n_in, size in shapes]).to(device)
 
 
-def layers(weights: Tensor | np.ndarray, shapes: Shapes) -> list:
-    """The tensors of a network, or NumPy's arrays, each in its shape."""
-    sizes = [math.prod(shape) for _, shape in shapes]
-    ends = pairwise(accumulate(sizes, initial=0))
-    parts = weights.split(sizes) if isinstance(weights, Tensor) else [weights[a:b] for a, b in ends]
+def layers(weights: Tensor, shapes: Shapes) -> list[Tensor]:
+    """The tensors of a network, each in its shape."""
+    parts = weights.split([math.prod(shape) for _, shape in shapes])
     return [part.reshape(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
 
 
@@ -248,24 +218,19 @@ class Actor:
 
     def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, int]:
         """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
-        router, experts = layers(self.weights.cpu().numpy(), self.shapes)
+        router, experts = (part.numpy() for part in layers(self.weights.cpu(), self.shapes))
 
         def affine(w: np.ndarray) -> np.ndarray:  # rounded as by all who read the saved weights, which have no gaps
             return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
 
         logits = affine(router)
-        chosen = np.argsort(-logits, kind="stable")[: self.top_k] if self.top_k > 1 else [int(logits.argmax())]
-
-        def head(rows: slice) -> np.ndarray:
-            if self.one_hot and self.top_k == 1:
-                return affine(experts[chosen[0], rows])
-            p = np.exp(logits - logits.max())
-            w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-            return w @ affine(experts[chosen][:, rows])
-
-        x = head(slice(0, self.n_a))
+        chosen = np.argsort(-logits, kind="stable")[: self.top_k]
+        p = np.exp(logits - logits.max())
+        w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
+        x = w @ affine(experts[chosen, : self.n_a])
         if explore:
-            log_std = self.log_std_min + self.half_range * (np.tanh(head(slice(self.n_a, None))) + 1)
+            raw = w @ affine(experts[chosen, self.n_a :])
+            log_std = self.log_std_min + self.half_range * (np.tanh(raw) + 1)
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
 
@@ -328,12 +293,6 @@ def fewer_terms(w: Tensor, moments: Tensor, n_left: int, n_inputs: int) -> Tenso
         w, inverse = w - w[:, j, None] * change, inverse - change[:, :, None] * inverse[:, None, j]
 
 
-def share_left(progress: float, end: float) -> float:
-    """What pruning leaves at this point of training, on its cubic way from all to `end`."""
-    done = min(max((progress - PRUNING_BEGINS) / (PRUNING_ENDS - PRUNING_BEGINS), 0.0), 1.0)
-    return end + (1 - end) * (1 - done) ** 3
-
-
 class Learner:
     """SAC's update of critics, actor and entropy coefficient: three losses, their gradients by autograd, Adam."""
 
@@ -348,11 +307,10 @@ class Learner:
         self.critic = new_weights(self.shapes, device)
         self.target = self.critic.clone()
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
-        self.q_optimizer = new_adam([{"params": [self.critic], "lr": args.q_lr}])
-        of_alpha = {"params": [self.log_alpha], "lr": args.alpha_lr}
-        self.actor_optimizer = new_adam([{"params": [self.actor.weights], "lr": args.policy_lr}, of_alpha])
-        self.critic_gradient = gradient_of(self.critic_loss, 1)  # --compile puts compiled ones in their places
-        self.actor_gradient = gradient_of(self.actor_loss, 2)
+        self.q_optimizer = new_adam((self.critic, args.q_lr))
+        self.actor_optimizer = new_adam((self.actor.weights, args.policy_lr), (self.log_alpha, args.alpha_lr))
+        self.critic_gradient = partial(gradients, self.critic_loss, 1)  # --compile puts compiled ones in their places
+        self.actor_gradient = partial(gradients, self.actor_loss, 2)
 
     def q(self, critic: Tensor, obs: Tensor, action: Tensor) -> Tensor:
         x = with_one(torch.cat((obs, action), 1)).expand(2, -1, -1)
@@ -380,22 +338,16 @@ class Learner:
         """mean(-alpha (log pi + target entropy)), the target being -n_a"""
         return (-log_alpha.exp() * (log_pi.detach() - self.n_a)).mean()
 
-    def gradient_of_critics(self, batch: Batch) -> tuple[tuple[Tensor], dict[str, Tensor]]:
-        noise = self.actor.noise(len(batch.obs), update=False)
-        return self.critic_gradient(self.critic, self.target, self.actor.weights, self.log_alpha, batch, noise)
-
-    def gradient_of_actor(self, batch: Batch) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-        noise = self.actor.noise(len(batch.obs), update=True)
-        return self.actor_gradient(self.actor.weights, self.log_alpha, self.critic, batch, noise)
-
     def update_critics(self, batch: Batch) -> dict[str, Tensor]:
-        gradient, logs = self.gradient_of_critics(batch)
+        given = self.target, self.actor.weights, self.log_alpha, batch, self.actor.noise(len(batch.obs), update=False)
+        gradient, logs = self.critic_gradient(self.critic, *given)
         descend(self.q_optimizer, gradient)
         return logs
 
     def update_actor(self, batch: Batch) -> dict[str, Tensor]:
         """One step of the actor, and one of alpha."""
-        (gradient, of_alpha), logs = self.gradient_of_actor(batch)
+        noise = self.actor.noise(len(batch.obs), update=True)
+        (gradient, of_alpha), logs = self.actor_gradient(self.actor.weights, self.log_alpha, self.critic, batch, noise)
         gone = self.actor.weights == 0 if self.prunes else None
         fresh = self.args.autotune and self.args.authors
         descend(self.actor_optimizer, (gradient, of_alpha if self.args.autotune and not fresh else None))
@@ -407,15 +359,15 @@ class Learner:
             descend(self.actor_optimizer, (None, torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)))
         return logs
 
-    def update_target(self) -> None:
-        self.target.lerp_(self.critic, self.args.tau)
-
-    def prune(self, obs: Tensor, progress: float) -> None:
-        """Leave as much of the actor as --keep and --router-inputs want by now."""
+    def prune(self, replay: "Replay", progress: float) -> None:
+        """Leave what --keep and --router-inputs want by now, on a cubic way, by what the last 50,000 states say."""
         if PRUNING_BEGINS < progress <= PRUNING_ENDS:
-            n_inputs = math.ceil(self.n_s * share_left(progress, (self.args.router_inputs or self.n_s) / self.n_s))
+            to_go = (1 - (progress - PRUNING_BEGINS) / (PRUNING_ENDS - PRUNING_BEGINS)) ** 3
+            keep, inputs = self.args.keep, (self.args.router_inputs or self.n_s) / self.n_s
+            share, n_inputs = keep + (1 - keep) * to_go, math.ceil(self.n_s * (inputs + (1 - inputs) * to_go))
+            steps = torch.arange(max(0, replay.count - min(replay.size, 50_000)), replay.count)
             parts = layers(self.actor.weights, self.actor.shapes)
-            self.actor.weights.copy_(pruned(parts, self.n_a, obs, share_left(progress, self.args.keep), n_inputs))
+            self.actor.weights.copy_(pruned(parts, self.n_a, replay.batch(steps).obs, share, n_inputs))
 
     def state(self) -> dict[str, Tensor]:
         """Every tensor that an update depends on, by reference."""
@@ -424,21 +376,17 @@ class Learner:
         return named | {f"adam.{i}.{name}": part for i, adam in enumerate(adams) for name, part in adam.items()}
 
 
-def gradient_of(loss: Callable, n: int) -> Callable:
-    """The gradients of a loss in its first n arguments, and what else the loss returns."""
-
-    def gradient(*given) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
-        learned = [part.detach().requires_grad_() for part in given[:n]]
-        value, logs = loss(*learned, *given[n:])
-        return torch.autograd.grad(value, learned), {name: v.detach() for name, v in logs.items()}
-
-    return gradient
+def gradients(loss: Callable, n: int, *given) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
+    """The gradients of a loss in the first n of its arguments, and what else the loss returns."""
+    learned = [part.detach().requires_grad_() for part in given[:n]]
+    value, logs = loss(*learned, *given[n:])
+    return torch.autograd.grad(value, learned), {name: v.detach() for name, v in logs.items()}
 
 
-def new_adam(groups: list[dict]) -> torch.optim.Adam:
-    """Adam with its state from the start, so that a checkpoint always has the same tensors."""
-    adam = torch.optim.Adam(groups, fused=True)
-    for part in (part for group in groups for part in group["params"]):
+def new_adam(*pairs: tuple[Tensor, float]) -> torch.optim.Adam:
+    """Adam for weights and their learning rates, with its state from the start: checkpoints have the same tensors."""
+    adam = torch.optim.Adam([{"params": [part], "lr": lr} for part, lr in pairs], fused=True)
+    for part, _ in pairs:
         moments = {name: torch.zeros_like(part) for name in ("exp_avg", "exp_avg_sq")}
         adam.state[part] = {"step": torch.zeros((), device=part.device), **moments}
     return adam
@@ -455,7 +403,6 @@ def descend(optimizer: torch.optim.Optimizer, gradient: tuple[Optional[Tensor], 
 
 
 def train(args: Args) -> Path:
-    """Train as `args` say; returns the run folder."""
     check_args(args)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
@@ -465,7 +412,7 @@ def train(args: Args) -> Path:
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     env = make_env(args.env_id)
     rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
-    actor, experts = learner.actor, deque(maxlen=1000)
+    actor, latest, experts = learner.actor, math.nan, deque(maxlen=1000)
     with Run(args, learner, rollout, device) as run:
         for global_step in range(run.start, args.total_timesteps):
             obs = rollout.obs
@@ -477,7 +424,8 @@ def train(args: Args) -> Path:
             next_obs, reward, terminated, truncated = rollout.step(action)
             run.replay.add(obs, action, next_obs, reward, terminated, rollout.episode)
             if terminated or truncated:
-                run.end_episode()
+                latest = rollout.episode_return
+                run.log("charts", {"episodic_return": latest, "episodic_length": rollout.episode_length})
                 rollout.reset()
 
             if global_step > args.learning_starts:
@@ -487,17 +435,19 @@ def train(args: Args) -> Path:
                     for _ in range(args.policy_frequency):
                         logs |= learner.update_actor(batch)
                 if global_step % args.target_network_frequency == 0:
-                    learner.update_target()
+                    learner.target.lerp_(learner.critic, args.tau)
                 if learner.prunes and global_step % math.ceil(args.total_timesteps / 1000) == 0:
-                    learner.prune(run.replay.recent_obs(), global_step / args.total_timesteps)
-                run.end_update(logs)
-            if run.end_step(experts):
-                break
+                    learner.prune(run.replay, global_step / args.total_timesteps)
+                if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
+                    raise UserError(f"losses became { ({name: float(value) for name, value in logs.items()}) }")
+                if global_step % 100 == 0:
+                    run.log("losses", logs | {"alpha": learner.log_alpha.exp()})
+            run.end_step(latest, experts)
         run.finish()
     return run.folder
 
 
-# Nothing below is about learning: settings, precision and compiler, the environment in use, run folder, command line.
+# Nothing below is about learning: settings, replay file, precision and compiler, rollouts, run folder, command line.
 
 RUN_FORMAT, NEXT_COMMAND = "smose-run", "python interpret.py"
 VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
@@ -516,6 +466,41 @@ def check_args(args: Args) -> None:
         if not low <= getattr(args, name) <= high:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
+
+
+class Replay:
+    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file: a ring with
+    `checkpoint_every` rows to spare, so that a killed run overwrote nothing that its checkpoint still needs."""
+
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
+        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
+        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
+        self.batch_size, self.device, width = args.batch_size, device, sum(self.widths.values())
+        try:
+            if not path.with_name("checkpoint.safetensors").exists():  # nothing needs the file that may be there
+                np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, width))
+            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
+            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, width)
+        except FileNotFoundError:
+            raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path} is damaged ({error}); start a new run") from None
+        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
+            os.posix_fallocate(file.fileno(), self.file.offset, 4 * width * min(self.n_rows, args.total_timesteps))
+        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
+
+    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
+        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
+        self.table[self.count % self.n_rows] = row  # episodes count from 1, so that 0 is an unused row
+        self.count += 1
+
+    def sample(self) -> Batch:
+        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
+
+    def batch(self, steps: Tensor) -> Batch:
+        rows = torch.from_numpy(self.table).index_select(0, steps % self.n_rows).to(self.device)
+        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
+        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
 
 def let_onednn_multiply() -> None:
@@ -539,33 +524,34 @@ def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor
 
 
 def compile_updates(learner: Learner, replay: Replay) -> bool:
-    """Let torch.compile make the two gradients faster, tried on a batch; where that fails, they stay as they are."""
+    """Let torch.compile make the two gradients faster, tried on a copy; where that fails, they stay as they are."""
     say("compiling the two updates ...")
-    start, plain = time.time(), (learner.critic_gradient, learner.actor_gradient)
-    learner.critic_gradient = compiled(torch.func.grad(learner.critic_loss, (0,), has_aux=True))
-    learner.actor_gradient = compiled(torch.func.grad(learner.actor_loss, (0, 1), has_aux=True))
+    start, trial = time.time(), copy.deepcopy(learner)
+    trial.critic_gradient, trial.actor_gradient = compiled(learner.critic_loss, 1), compiled(learner.actor_loss, 2)
     try:
         use_private_cache()
         with torch.random.fork_rng():
             batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
-            learner.gradient_of_critics(batch), learner.gradient_of_actor(batch)
+            trial.update_critics(batch), trial.update_actor(batch)
     except Exception as error:  # above all: no C++ compiler
-        learner.critic_gradient, learner.actor_gradient = plain
-        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({first_line(error)})")
+        reason = str(error).partition("\n")[0]
+        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
         return False
+    learner.critic_gradient, learner.actor_gradient = trial.critic_gradient, trial.actor_gradient
     say(f"compiled in {time.time() - start:.0f} s, for later runs too")
     return True
 
 
-def compiled(gradient: Callable) -> Callable:
-    """The function, compiled at its first call; torch.compile takes options out of their dictionary, so a new one each.
+def compiled(loss: Callable, n: int) -> Callable:
+    """The same as partial(gradients, loss, n), compiled at its first call.
 
     Shapes and settings never change, so no guards; casts are emulated, or rounding to bfloat16 would be left out.
     """
+    gradient = torch.func.grad(loss, tuple(range(n)), has_aux=True)
     options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "cpp_wrapper": True}
-    options |= {"emulate_precision_casts": True}
     how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
-    return torch.compile(lambda *given: gradient(*given), options=options, **how)  # what grad makes has one code object
+    how["options"] = options | {"emulate_precision_casts": True}
+    return torch.compile(lambda *given: gradient(*given), **how)  # what grad makes has one code object
 
 
 def use_private_cache() -> None:
@@ -585,26 +571,6 @@ def say(text: str) -> None:
     except BrokenPipeError:
         STOP.append(signal.SIGPIPE)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def open_table(path: Path, n_rows: int, n_columns: int, n_used: int) -> np.memmap:
-    """The replay's file, or a new one where no checkpoint needs it."""
-    try:
-        if not path.with_name("checkpoint.safetensors").exists():
-            np.lib.format.open_memmap(path, "w+", np.float32, (n_rows, n_columns))
-        np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
-        table = np.load(path, mmap_mode="r+").reshape(n_rows, n_columns)
-    except FileNotFoundError:
-        raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
-    except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is damaged ({first_line(error)}); start a new run") from None
-    with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
-        os.posix_fallocate(file.fileno(), table.offset, 4 * n_columns * min(n_rows, n_used))
-    return table
 
 
 class Rollout:
@@ -648,17 +614,16 @@ class Rollout:
                 return self.reset()
 
 
-def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Optional[gym.Env] = None) -> Optional[dict]:
-    """The deterministic policy (clean router, mean action) on fixed episode seeds; None if a signal came meanwhile."""
-    env = env or make_env(args.env_id)
-    limit = math.inf if env.spec.max_episode_steps else LONGEST_EPISODE
-    rollout, played = Rollout(env, first_seed), []
+def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Optional[gym.Env] = None) -> dict:
+    """The deterministic policy (clean router, mean action) on fixed episode seeds."""
+    rollout, played = Rollout(env or make_env(args.env_id), first_seed), []
+    limit = math.inf if rollout.env.spec.max_episode_steps else LONGEST_EPISODE
     for episode in range(episodes):
         rollout.reset(first_seed + episode)
         experts, ends = [], (False, False)
         while not any(ends) and len(experts) < limit:
             if STOP:
-                return None
+                sys.exit(128 + STOP[0])  # by way of Run.__exit__, which saves a checkpoint
             action, expert = actor.act(rollout.obs)
             experts.append(expert)
             _, _, *ends = rollout.step(action)
@@ -668,7 +633,7 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Opti
     returns, choices, ended = map(list, zip(*played, strict=True))
     lengths = [len(experts) for experts in choices]
     result = {"returns": returns, "lengths": lengths, "mean": float(np.mean(returns)), "std": float(np.std(returns))}
-    result["ended_early"] = float(np.mean(ended))
+    result |= {"episodes": episodes, "first_eval_seed": first_seed, "ended_early": float(np.mean(ended))}
     if actor.n_experts:
         usage = np.bincount(sum(choices, []), minlength=actor.n_experts) / sum(lengths)
         switches = sum(before != after for experts in choices for before, after in pairwise(experts))
@@ -687,7 +652,8 @@ def film(args: Args, actor: Actor, path: Path) -> None:
         imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
         env.close()
     except Exception as error:  # no GL: all but the video goes on
-        print(f"no video: {first_line(error)}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
+        reason = str(error).partition("\n")[0]
+        print(f"no video: {reason}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
         args.capture_video = False
 
 
@@ -710,23 +676,35 @@ class Run(contextlib.AbstractContextManager):
     def __init__(self, args: Args, learner: Learner, rollout: Rollout, device: torch.device):
         args.exp_name = args.exp_name or learner.actor.name
         self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
+        self.settings = asdict(args) | {"resume": None}
         self.progress = {"global_step": 0, "evaluations": [], "hours": 0.0, "compiled": None}
-        self.folder, self.lock = open_folder(args)
+        new = Path(f"runs/.new-{os.getpid()}")  # a run folder is there with all that belongs to it, or not at all
+        self.folder = Path(args.resume or new)
         try:
+            if not args.resume:
+                new.mkdir(parents=True, exist_ok=True)
+            self.lock = open(self.folder / ".lock", "w")
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
             self.load_checkpoint()
-        except BaseException:
             if not args.resume:
-                shutil.rmtree(self.folder)
-            raise
+                self.write_config()
+                name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
+                names = (Path(f"runs/{name}__{second}") for second in count(int(time.time())))
+                self.folder = new.rename(next(path for path in names if not path.exists()))
+        except BlockingIOError:
+            raise UserError(f"{self.folder} is being trained by another process; wait for it or stop it") from None
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
         self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
-        self.latest, self.marks = math.nan, deque(maxlen=11)  # the last episode's return; steps and times, for the rate
+        self.marks = deque(maxlen=11)  # the time every 1000 steps, for the rate
         size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
         say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
-        tags = [f"experts/usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
+        self.usage = [f"usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
+        tags = [f"experts/{name}" for name in self.usage]
         self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}} if tags else {})
         before = self.progress["compiled"]  # what was used before is used again: other rounding, other weights
         wanted = args.compile and before is not False and self.start < args.total_timesteps
@@ -734,61 +712,63 @@ class Run(contextlib.AbstractContextManager):
         if before and not self.progress["compiled"]:
             say("it was compiled until here: the weights will differ from those of an uninterrupted run")
         self.write_config()
-        self.evaluate_if_due()  # if a signal came during the last one
 
     def __exit__(self, _, error, __) -> None:
+        if isinstance(error, SystemExit):  # a signal came
+            self.save_checkpoint()
+            named = f" --env-id {self.args.env_id}" if ":" in self.args.env_id else ""  # a module, only if it is named
+            again = f"python {shlex.quote(sys.argv[0])} --resume {shlex.quote(str(self.folder))}{named}"
+            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
         if isinstance(error, UserError):
             where = f"in step {self.progress['global_step'] + 1}; the last checkpoint stays in {self.folder}"
             raise UserError(f"{error} {where}") from error
 
-    def about(self) -> dict:
-        """Whose run this is; N_act, N_tot and how many numbers of the deployed policy are not zero: what is read."""
-        deployed = [tensor for name, tensor in self.actor.tensors().items() if "log_std" not in name]
-        numbers = {"n_active": self.actor.n_active, "n_total": self.actor.n_total}
-        return {"env_id": self.args.env_id, **numbers, "n_read": sum(int(part.count_nonzero()) for part in deployed)}
-
-    def write_config(self) -> None:
-        ends = np.cumsum([0, *self.replay.widths.values()]).tolist()
-        config = {"format": RUN_FORMAT, **self.about(), "obs_size": self.learner.n_s, "action_size": self.learner.n_a}
+    def write_config(self) -> dict:
+        """config.json; of the deployed policy's numbers, those that are not zero are left to read (n_read)."""
+        actor, ends = self.actor, np.cumsum([0, *self.replay.widths.values()]).tolist()
+        deployed = [part for name, part in actor.tensors().items() if "log_std" not in name]
+        config = {"format": RUN_FORMAT, "env_id": self.args.env_id, "obs_size": actor.n_s, "action_size": actor.n_a}
+        config |= {"n_active": actor.n_active, "n_total": actor.n_total}
+        config |= {"n_read": sum(int(part.count_nonzero()) for part in deployed), "args": self.settings}
         config |= {"compiled": self.progress["compiled"], "hours": round(self.progress["hours"], 3)}
-        config |= {"args": asdict(self.args) | {"resume": None}, "versions": VERSIONS}
-        config["replay_columns"] = dict(zip(self.replay.widths, pairwise(ends), strict=True))
+        config |= {"versions": VERSIONS, "replay_columns": dict(zip(self.replay.widths, pairwise(ends), strict=True))}
         write_whole(self.folder / "config.json", config)
+        return config
 
     def save_actor(self, file: str) -> None:
         about = {"env_id": self.args.env_id, "seed": str(self.args.seed), "steps": str(self.progress["global_step"])}
-        about |= {"precision": self.args.precision, "args": json.dumps(asdict(self.args) | {"resume": None})}
+        about |= {"precision": self.args.precision, "args": json.dumps(self.settings), "versions": json.dumps(VERSIONS)}
         tensors = self.actor.tensors() | {"action_scale": self.actor.scale, "action_bias": self.actor.bias}
         tensors = {name: part.cpu().contiguous() for name, part in tensors.items()}
-        write_whole(self.folder / file, save(tensors, self.actor.about | about | {"versions": json.dumps(VERSIONS)}))
+        write_whole(self.folder / file, save(tensors, self.actor.about | about))
 
     def log(self, kind: str, values: dict) -> None:
         for name, value in values.items():
             self.writer.add_scalar(f"{kind}/{name}", float(value), self.progress["global_step"] + 1)
 
-    def end_episode(self) -> None:
-        self.latest = self.rollout.episode_return
-        self.log("charts", {"episodic_return": self.latest, "episodic_length": self.rollout.episode_length})
-
-    def end_update(self, logs: dict[str, Tensor]) -> None:
-        if not math.isfinite(logs["qf_loss"] + logs.get("actor_loss", 0)):
-            raise UserError(f"losses became { ({name: float(value) for name, value in logs.items()}) }")
-        if self.progress["global_step"] % 100 == 0:
-            self.log("losses", logs | {"alpha": self.learner.log_alpha.exp()})
-
-    def end_step(self, experts: deque) -> bool:
-        """Whatever is due after a step; whether to leave."""
+    def end_step(self, latest: float, experts: deque) -> None:
+        """Whatever is due after a step; the latest return and the last experts are for the line every 10,000 steps."""
+        args, total, said = self.args, self.args.total_timesteps, "warm-up"
         self.progress["global_step"] += 1
         step = self.progress["global_step"]
         self.evaluate_if_due()
-        leave = bool(STOP)
-        if leave or step % self.args.checkpoint_every == 0 or step == self.args.total_timesteps:
+        if step % args.checkpoint_every == 0 or step == total:
             self.save_checkpoint()
-        if step % 1000 == 0:
-            self.show_progress([experts.count(m) / max(1, len(experts)) for m in range(self.actor.n_experts)])
-        return leave
+        if step % 1000 == 0 and step > args.learning_starts:
+            self.marks.append(time.time())
+            shares = [experts.count(m) / len(experts) for m in range(self.actor.n_experts)]
+            said = f"return {latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
+            self.log("experts", dict(zip(self.usage, shares, strict=True)))
+            if len(self.marks) > 1:
+                rate = 1000 * (len(self.marks) - 1) / (self.marks[-1] - self.marks[0])
+                self.log("charts", {"SPS": rate})
+                said = f"{rate:.0f} steps/s  {timedelta(seconds=round((total - step) / rate))} left  {said}"
+        if step % 10_000 == 0:
+            say(f"step {step:,}/{total:,}  {said}")
+        if STOP:
+            sys.exit(128 + STOP[0])
 
     def evaluate_if_due(self) -> None:
         """Evaluate, add a line to evaluations.csv, save the actor, and keep the best."""
@@ -796,56 +776,32 @@ class Run(contextlib.AbstractContextManager):
         if not step or step % args.eval_every and step != args.total_timesteps or rows and rows[-1][0] == step:
             return
         result = evaluate(args, self.actor, args.eval_episodes, PERIODIC_SEED)
-        if result is None:
-            return
-        lengths, shares = result["lengths"], result.get("expert_usage", [])
-        best = max((row[1] for row in rows), default=-math.inf)
-        rows.append([step, result["mean"], result["std"], float(np.mean(lengths)), float(np.std(lengths)), *shares])
-        usage = [f"usage_{m}" for m in range(1, 1 + len(shares))]
-        header = ["step", "return_mean", "return_std", "length_mean", "length_std", *usage]
+        mean, std, lengths, shares = (result.get(name, []) for name in ("mean", "std", "lengths", "expert_usage"))
+        rows.append([step, mean, std, float(np.mean(lengths)), float(np.std(lengths)), *shares])
+        header = ["step", "return_mean", "return_std", "length_mean", "length_std", *self.usage]
         lines = [",".join(map(str, row)) + "\r\n" for row in (header, *rows)]
         write_whole(self.folder / "evaluations.csv", "".join(lines).encode())
-        self.writer.add_scalar("eval/episodic_return", result["mean"], step)
+        self.writer.add_scalar("eval/episodic_return", mean, step)
         self.save_actor("actor.safetensors")
-        if result["mean"] > best:
+        if max(rows, key=lambda row: row[1])[0] == step:
             self.save_actor("actor_best.safetensors")
-        say(f"step {step:,}: return {result['mean']:.1f} +/- {result['std']:.1f} over {len(lengths)} episodes")
+        say(f"step {step:,}: return {mean:.1f} +/- {std:.1f} over {len(lengths)} episodes")
         if args.capture_video:
             film(args, self.actor, self.folder / f"videos/{step}.mp4")
 
-    def show_progress(self, shares: list[float]) -> None:
-        """The rate and the experts for TensorBoard, and a line every 10,000 steps."""
-        step, total, said = self.progress["global_step"], self.args.total_timesteps, "warm-up"
-        if step > self.args.learning_starts:
-            self.marks.append((step, time.time()))
-            said = f"return {self.latest:.1f}  experts {sum(share > 0 for share in shares)}/{len(shares)}"
-            self.log("experts", {f"usage_{m}": share for m, share in enumerate(shares, 1)})
-        if len(self.marks) > 1:
-            rate = (step - self.marks[0][0]) / (self.marks[-1][1] - self.marks[0][1])
-            self.log("charts", {"SPS": rate})
-            said = f"{rate:.0f} steps/s  {timedelta(seconds=round((total - step) / rate))} left  {said}"
-        if step % 10_000 == 0:
-            say(f"step {step:,}/{total:,}  {said}")
-
     def finish(self) -> None:
-        """The final evaluation, or after a signal the command that goes on from here."""
-        args, folder = self.args, shlex.quote(str(self.folder))
-        result = None if STOP else evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
-        if result is None:
-            named = f" --env-id {args.env_id}" if ":" in args.env_id else ""  # modules are imported by name alone
-            again = f"python {shlex.quote(sys.argv[0])} --resume {folder}{named}"
-            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
-            sys.exit(128 + STOP[0])
-        about = {"seed": args.seed, "steps": args.total_timesteps, "first_eval_seed": FINAL_SEED}
-        about |= {"episodes": args.final_eval_episodes, **self.about()}
+        """The final evaluation, and the command that shows what was learned."""
+        args, config = self.args, self.write_config()
+        result = evaluate(args, self.actor, args.final_eval_episodes, FINAL_SEED)
+        about = {name: config[name] for name in ("env_id", "n_active", "n_total", "n_read")}
+        about |= {"seed": args.seed, "steps": args.total_timesteps}
         write_whole(self.folder / "evaluation.json", about | result)
-        self.write_config()
-        settings = {name: str(value) if value is None else value for name, value in asdict(args).items()}
+        settings = {name: v if isinstance(v, int | float) else str(v) for name, v in self.settings.items()}
         self.writer.add_hparams(settings, {"eval/final_return": result["mean"]}, run_name=".")
         if not args.keep_replay:
             (self.folder / "replay.npy").unlink()
-        say(f"{args.final_eval_episodes} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; {self.folder}")
-        say(f"next: {NEXT_COMMAND} {folder}")
+        say(f"{result['episodes']} episodes: return {result['mean']:.2f} +/- {result['std']:.2f}; {self.folder}")
+        say(f"next: {NEXT_COMMAND} {shlex.quote(str(self.folder))}")
 
     def save_checkpoint(self) -> None:
         """All that --resume needs besides the replay file, in one safetensors file."""
@@ -886,28 +842,6 @@ class Run(contextlib.AbstractContextManager):
             raise UserError(f"{self.folder} has {count} steps already; give --total-timesteps above that")
 
 
-def open_folder(args: Args) -> tuple[Path, io.IOBase]:
-    """The run folder, new (with a config.json from the start) or resumed, and its lock: one trainer at a time."""
-    folder = Path(args.resume or "")
-    if not args.resume:
-        name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
-        new = Path(f"runs/.new-{os.getpid()}")
-        new.mkdir(parents=True, exist_ok=True)
-        try:
-            write_whole(new / "config.json", {"format": RUN_FORMAT, "args": asdict(args)})
-            while folder == Path() or folder.exists():  # two runs of one name within a second
-                folder = Path(f"runs/{name}__{int(time.time())}")
-            new.rename(folder)
-        finally:
-            shutil.rmtree(new, ignore_errors=True)
-    lock = open(folder / ".lock", "w")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UserError(f"{folder} is being trained by another process; wait for it or stop it") from None
-    return folder, lock
-
-
 def parse_args(default: Optional[Args] = None) -> Args:
     """The command line; tyro's framed message becomes one line."""
     said = io.StringIO()
@@ -930,18 +864,15 @@ def resumed_args(folder: str) -> Args:
         config = json.loads((Path(folder) / "config.json").read_text())
         if config["format"] != RUN_FORMAT:
             raise UserError(f"{folder} holds a {config['format']}, not a {RUN_FORMAT}; resume it with its own script")
-        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in config["args"].items()}
-        saved = Args(**settings | {"resume": folder})
-        for name, kind in get_type_hints(Args).items():
-            check_type({name: getattr(saved, name)}, dict[str, kind])  # whose message has the name
+        check_type(config["args"], TypedDict("Settings", get_type_hints(Args), total=False))
+        saved = Args(**config["args"] | {"resume": folder})
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
-    except (ValueError, KeyError, TypeError, AttributeError, TypeCheckError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, TypeCheckError) as error:
         raise UserError(f"{folder}/config.json is damaged or of another version ({error}); start a new run") from None
     check_args(saved)
     if ":" in saved.env_id and not any(word.startswith(("--env-id", "--env_id")) for word in sys.argv):
-        told = f"{folder} would import the module of {saved.env_id}"
-        raise UserError(f"{told}; if you trust it, add --env-id {saved.env_id}")
+        raise UserError(f"{folder} would import a module of its own; if you trust it, add --env-id {saved.env_id}")
     if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
         raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)
@@ -960,15 +891,14 @@ def main() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: STOP.append(number))  # a checkpoint first, then an end
         train(args if args.resume is None else resumed_args(args.resume))
-        return
-    except UserError as error:
+    except (UserError, OSError) as error:
         told = str(error)
-    except OSError as error:
-        reason = f"{error.strerror}: {error.filename or 'runs'}"
-        told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
-    told = "".join(c if c.isprintable() else " " for c in told)  # no text of a flag commands the terminal
-    print(f"error: {' '.join(told.split())}", file=sys.stderr)
-    sys.exit(2)
+        if isinstance(error, OSError):
+            reason = f"{error.strerror}: {error.filename or 'runs'}"
+            told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
+        told = "".join(c if c.isprintable() else " " for c in told)  # no text of a flag commands the terminal
+        print(f"error: {' '.join(told.split())}", file=sys.stderr)
+        sys.exit(2)
 
 
 if __name__ == "__main__":

@@ -180,6 +180,23 @@ class PlainLearner:
                 target.copy_(self.tau * part + (1 - self.tau) * target)
 
 
+def gradient_of_critics(learner, batch):
+    """Along what a trainer's update of the critics descends, and its logs; nothing is updated."""
+    noise = learner.actor.noise(len(batch.obs), update=False)
+    given = learner.target, learner.actor.weights, learner.log_alpha, batch, noise
+    return learner.critic_gradient(learner.critic, *given)
+
+
+def gradient_of_actor(learner, batch):
+    noise = learner.actor.noise(len(batch.obs), update=True)
+    return learner.actor_gradient(learner.actor.weights, learner.log_alpha, learner.critic, batch, noise)
+
+
+def update_target(learner):
+    """As a trainer's loop has it."""
+    learner.target.lerp_(learner.critic, learner.args.tau)
+
+
 def flat(parts):
     """A network's tensors as one, as the trainers keep them."""
     return torch.cat([part.detach().flatten() for part in parts])

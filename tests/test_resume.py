@@ -138,7 +138,8 @@ def test_pruned_weights_are_zero_in_what_every_evaluation_saves(tmp_path, monkey
     train(tmp_path, "smose_sac", *REACHER, "--keep", "0.25", "--eval-every", "42")
     steps, experts, router = zip(*zeros, strict=True)
     assert steps == tuple(range(42, 421, 42))
-    wanted = [smose_sac.share_left(np.floor(step) / 420, 0.25) for step in steps]
+    begins, ends = smose_sac.PRUNING_BEGINS, smose_sac.PRUNING_ENDS
+    wanted = 0.25 + 0.75 * (1 - np.clip((np.array(steps) / 420 - begins) / (ends - begins), 0, 1)) ** 3
     for n, all_of_them in ((experts, 176), (router, 88)):
         assert list(n) == sorted(n) and n[-1] == all_of_them - np.ceil(0.25 * all_of_them)
         np.testing.assert_allclose(1 - np.array(n) / all_of_them, wanted, atol=0.05)  # dense at first

@@ -15,7 +15,7 @@ from conftest import needs_compiler
 from torch.nn import functional
 
 import smose_sac
-from smose_sac import Actor, Args, Batch, Learner, Replay, load_balance_losses, pruned, share_left
+from smose_sac import Actor, Args, Batch, Learner, Replay, load_balance_losses, pruned
 
 CPU = torch.device("cpu")
 SPACE = gym.spaces.Box(np.array([-1.0, -2.0, 0.0]), np.array([1.0, 1.0, 3.0]), dtype=np.float64)  # asymmetric
@@ -89,7 +89,7 @@ def test_actor_loss_and_gradient_equal_the_reference(double, n_experts, top_k, g
     learner.log_alpha.fill_(-1.2)
     plain = plain_twin(learner)
     torch.manual_seed(4)
-    (gradient, of_alpha), logs = learner.gradient_of_actor(batch)
+    (gradient, of_alpha), logs = reference.gradient_of_actor(learner, batch)
     torch.manual_seed(4)
     noise = plain.policy.draw(BATCH, update=True)
     loss, log_pi = plain.actor_loss(plain.actor, batch.obs, noise)
@@ -110,7 +110,7 @@ def test_critic_loss_and_gradient_equal_the_reference(double, authors):
     learner.target.mul_(1.1)
     plain = plain_twin(learner)
     torch.manual_seed(5)
-    (gradient,), logs = learner.gradient_of_critics(batch)
+    (gradient,), logs = reference.gradient_of_critics(learner, batch)
     torch.manual_seed(5)
     losses = plain.critic_losses(plain.critic, batch, plain.policy.draw(BATCH, update=False))
     expected = reference.flat(torch.autograd.grad(losses.sum(), plain.critic))
@@ -145,7 +145,7 @@ def follow(folder: Path, allowed: float, compiled: bool = False, q_value=referen
         batch = replay.sample()
         learner.update_critics(batch)
         learner.update_actor(batch)
-        learner.update_target()
+        reference.update_target(learner)
         torch.manual_seed(100 + i)
         batch = replay.sample()
         plain.update_critics(batch)
@@ -269,24 +269,24 @@ def test_updates_write_into_nothing_that_they_were_given(monkeypatch):
     before = [part.clone() for part in batch]
     learner.update_critics(batch)
     learner.update_actor(batch)
-    learner.update_target()
+    reference.update_target(learner)
     assert all(torch.equal(part, was) for part, was in zip(batch, before, strict=True))
     state = {name: part.clone() for name, part in learner.state().items()}
-    for gradient in (learner.gradient_of_critics, learner.gradient_of_actor):
-        gradient(batch)
+    for gradient in (reference.gradient_of_critics, reference.gradient_of_actor):
+        gradient(learner, batch)
     assert all(torch.equal(part, state[name]) for name, part in learner.state().items())
 
 
 def test_straight_through_gradient_reaches_every_router_weight():
     learner = make_learner(balance_coef=0.0)
-    (gradient, _), _ = learner.gradient_of_actor(random_batch())
+    (gradient, _), _ = reference.gradient_of_actor(learner, random_batch())
     router, _ = smose_sac.layers(gradient, learner.actor.shapes)
     assert (router != 0).all()
 
 
 def test_moments_of_a_dead_unit_end_in_zeros_not_in_denormal_numbers():
     weights = [torch.ones(1000)]
-    optimizer = smose_sac.new_adam([{"params": weights, "lr": 1e-3}])
+    optimizer = smose_sac.new_adam((weights[0], 1e-3))
     for step in range(1500):  # 0.9^1500 is 1e-69, far below the smallest float32
         smose_sac.descend(optimizer, [torch.full((1000,), 1e-3 * (step == 0))])
     assert not optimizer.state[weights[0]]["exp_avg"].any()
@@ -393,16 +393,29 @@ def test_replay_samples_the_last_transitions_only(tmp_path):
     assert np.load(tmp_path / "replay.npy").shape == (40, 8)
 
 
-def test_pruning_looks_at_what_can_be_sampled(tmp_path):
+def test_pruning_looks_at_what_can_be_sampled(tmp_path, monkeypatch):
     """Not at the rows to spare, which after a kill are others, nor at what is long ago."""
-    args = Args(batch_size=64, buffer_size=30, checkpoint_every=10)
+    seen = []
+    monkeypatch.setattr(smose_sac, "pruned", lambda parts, n_a, obs, *_: seen.append(obs) or torch.zeros(1))
+    env = SimpleNamespace(observation_space=gym.spaces.Box(-9, 9, (2,)), action_space=gym.spaces.Box(-1, 1, (1,)))
+    args = Args(batch_size=64, buffer_size=30, checkpoint_every=10, keep=0.5)
+    learner = Learner(args, env, CPU)
     replay, obs = Replay(tmp_path / "replay.npy", 2, 1, args, CPU), np.random.default_rng(0).normal(size=(200, 2))
     for step in range(200):
         replay.add(obs[step], [0], [0, 0], 0, False, 1)
-        np.testing.assert_array_equal(replay.recent_obs(), obs[max(0, step - 29) : step + 1].astype(np.float32))
-    long = Replay(tmp_path / "long.npy", 1, 1, Args(), CPU)
+        learner.prune(replay, 0.7)
+        np.testing.assert_array_equal(seen.pop(), obs[max(0, step - 29) : step + 1].astype(np.float32))
+    long = Replay(tmp_path / "long.npy", 2, 1, Args(), CPU)
     long.count = 70_000
-    assert len(long.recent_obs()) == 50_000
+    learner.prune(long, 0.7)
+    assert len(seen.pop()) == 50_000
+
+
+def replay_of(batch: Batch) -> SimpleNamespace:
+    """A replay that holds just this batch."""
+    return SimpleNamespace(
+        count=len(batch.obs), size=len(batch.obs), batch=lambda steps: Batch(*(p[steps] for p in batch))
+    )
 
 
 def states_and_weights() -> tuple[np.ndarray, list[np.ndarray]]:
@@ -496,19 +509,31 @@ def test_an_expert_that_never_acts_is_pruned_first_and_harmlessly():
     np.testing.assert_allclose(experts[2, :, -1], weights[1][2, :, -1], rtol=1e-6)
 
 
-def test_the_schedule_is_cubic():
+def test_the_schedule_is_cubic(monkeypatch):
     begins, ends = smose_sac.PRUNING_BEGINS, smose_sac.PRUNING_ENDS
-    assert [share_left(progress, 0.2) for progress in (0.0, begins / 2, begins)] == [1.0] * 3
-    assert [share_left(progress, 0.2) for progress in (ends, (1 + ends) / 2, 1.0)] == pytest.approx([0.2] * 3)
-    assert share_left((begins + ends) / 2, 0.2) == pytest.approx(0.2 + 0.8 / 8)
-    assert share_left(0.75 * begins + 0.25 * ends, 0.0) == pytest.approx(0.75**3)
+    asked = []
+    monkeypatch.setattr(smose_sac, "pruned", lambda parts, n_a, obs, *asks: asked.append(asks) or torch.zeros(1))
+
+    def left(progress: float, **settings) -> tuple[float, int]:
+        """The share of the weights and the router's inputs that pruning leaves, if it prunes."""
+        learner = make_learner(**settings)
+        learner.prune(replay_of(random_batch()), progress)
+        return asked.pop() if asked else (1.0, N_S)
+
+    assert [left(progress, keep=0.2) for progress in (0.0, begins / 2, begins)] == [(1.0, N_S)] * 3
+    assert left(ends, keep=0.2) == (pytest.approx(0.2), N_S)
+    assert left((begins + ends) / 2, keep=0.2)[0] == pytest.approx(0.2 + 0.8 / 8)
+    assert left(0.75 * begins + 0.25 * ends, keep=1e-9)[0] == pytest.approx(0.75**3)
+    assert [left(begins + done * (ends - begins), router_inputs=2) for done in (0.1, 0.5, 0.999)] == [
+        (1.0, math.ceil(2 + 5 * (1 - done) ** 3)) for done in (0.1, 0.5, 0.999)
+    ]
 
 
 def test_pruned_weights_stay_exactly_zero_while_the_others_learn():
     learner, batch = make_learner(keep=0.25, router_inputs=3), random_batch()
-    learner.prune(batch.obs, smose_sac.PRUNING_BEGINS)
+    learner.prune(replay_of(batch), smose_sac.PRUNING_BEGINS)
     assert learner.actor.weights.all()  # nothing yet
-    learner.prune(batch.obs, smose_sac.PRUNING_ENDS)
+    learner.prune(replay_of(batch), smose_sac.PRUNING_ENDS)
     router, experts = (part == 0 for part in actor_parts(learner))
     assert router.any(0).sum() >= N_S - 3 and experts.sum() == 8 * N_A * N_S - math.ceil(0.25 * 8 * N_A * N_S)
     assert not router[:, -1].any() and not experts[:, :, -1].any()  # biases stay
@@ -520,7 +545,7 @@ def test_pruned_weights_stay_exactly_zero_while_the_others_learn():
     assert (weights[zero] == 0).all() and not weights[zero].signbit().any()
     assert (weights[~zero] != before[~zero]).float().mean() > 0.5
     before = weights.clone()
-    learner.prune(2 * batch.obs, smose_sac.PRUNING_ENDS + 0.01)  # the schedule is over
+    learner.prune(replay_of(batch._replace(obs=2 * batch.obs)), smose_sac.PRUNING_ENDS + 0.01)  # the schedule is over
     assert torch.equal(weights, before)
 
 
@@ -567,7 +592,9 @@ def test_only_the_critics_hidden_products_are_in_bfloat16():
     batch, results = random_batch(), []
     for learner in (plain, rounded):
         torch.manual_seed(3)
-        results.append((learner.gradient_of_critics(batch)[0], learner.gradient_of_actor(batch)[1]))
+        results.append(
+            (reference.gradient_of_critics(learner, batch)[0], reference.gradient_of_actor(learner, batch)[1])
+        )
     assert results[0][1]["importance"] == results[1][1]["importance"] and results[0][1]["load"] == results[1][1]["load"]
     of_both = (smose_sac.layers(gradient, plain.shapes) for (gradient,), _ in results)
     for one, two in zip(*of_both, strict=True):
@@ -589,7 +616,7 @@ def test_compiled_bfloat16_is_rounded_as_without_compiling(native, own_cache, mo
         if kind == "compiled":
             assert smose_sac.compile_updates(learner, replay)
         torch.manual_seed(3)
-        (gradient,), _ = (exact if kind == "float32" else learner).gradient_of_critics(batch)
+        (gradient,), _ = reference.gradient_of_critics(exact if kind == "float32" else learner, batch)
         found[kind] = smose_sac.layers(gradient, learner.shapes)
     for compiled, eager, float32 in zip(*(found[kind] for kind in ("compiled", "eager", "float32")), strict=True):
         assert (compiled - eager).norm() < 0.1 * (eager - float32).norm()
@@ -676,7 +703,7 @@ def test_actions_are_those_of_the_saved_actor_to_the_last_bit(n_experts, top_k, 
 def test_science_comes_first_and_the_file_is_short():
     lines = Path(smose_sac.__file__).read_text().splitlines()
     (line,) = (i for i, text in enumerate(lines) if text.startswith("# Nothing below is about learning"))
-    assert line < 500 and len(lines) < 980
+    assert line < 470 and len(lines) < 920
 
 
 def test_actor_is_made_for_any_space():
