@@ -174,6 +174,7 @@ class Actor:
         self.n_active = self.n_total = self.weights.numel()
         size = args.size if args.hidden_sizes is None else "custom"
         self.name, self.title = f"sac_{size.lower()}", f"SAC-{size}, {'-'.join(map(str, widths))} hidden"
+        self.title += f", N_act {self.n_active} (N_tot {self.n_total})"
         self.about = {"format": "sac-actor", "size": size, "hidden_sizes": json.dumps(widths)}
 
     def policy(self, weights: Tensor, obs: Tensor, noise: Tensor) -> tuple:
@@ -608,8 +609,7 @@ class Run(contextlib.AbstractContextManager):
             shutil.rmtree(new, ignore_errors=True)
         self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
         self.marks = deque(maxlen=11)  # the time every 1000 steps, for the rate
-        size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
-        say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
+        say(f"{args.env_id}: {learner.n_s} observations, {learner.n_a} actions; {self.actor.title}; {self.folder}")
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
@@ -626,9 +626,9 @@ class Run(contextlib.AbstractContextManager):
     def __exit__(self, _, error, __) -> None:
         if isinstance(error, SystemExit):  # a signal came
             self.save_checkpoint()
-            named = f" --env-id {self.args.env_id}" if ":" in self.args.env_id else ""  # a module, only if it is named
-            again = f"python {shlex.quote(sys.argv[0])} --resume {shlex.quote(str(self.folder))}{named}"
-            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
+            words = ["python", sys.argv[0], "--resume", str(self.folder), "--env-id", self.args.env_id]
+            told = f"stopped at step {self.progress['global_step']}; go on with: {shlex.join(words)}"
+            print(told, file=sys.stderr, flush=True)
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
         if isinstance(error, UserError):

@@ -176,7 +176,7 @@ class Actor:
         self.weights = new_weights(self.shapes, device)
         self.rng = np.random.default_rng(args.seed)  # to explore
         self.n_active, self.n_total = (m + 2 * n_a * args.top_k) * (n_s + 1), (m + 2 * n_a * m) * (n_s + 1)
-        self.name, self.title = "smose_sac", f"SMoSE, {m} experts"
+        self.name, self.title = "smose_sac", f"SMoSE, {m} experts, N_act {self.n_active} (N_tot {self.n_total})"
         self.about = {"format": "smose-actor", "n_experts": str(m), "top_k": str(args.top_k)}
         self.about["gate"] = "one-hot" if self.one_hot else "softmax"
 
@@ -698,8 +698,7 @@ class Run(contextlib.AbstractContextManager):
             shutil.rmtree(new, ignore_errors=True)
         self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
         self.marks = deque(maxlen=11)  # the time every 1000 steps, for the rate
-        size = f"{learner.n_s} observations, {learner.n_a} actions; {self.actor.title}"
-        say(f"{args.env_id}: {size}, N_act {self.actor.n_active} (N_tot {self.actor.n_total}); {self.folder}")
+        say(f"{args.env_id}: {learner.n_s} observations, {learner.n_a} actions; {self.actor.title}; {self.folder}")
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
@@ -716,9 +715,9 @@ class Run(contextlib.AbstractContextManager):
     def __exit__(self, _, error, __) -> None:
         if isinstance(error, SystemExit):  # a signal came
             self.save_checkpoint()
-            named = f" --env-id {self.args.env_id}" if ":" in self.args.env_id else ""  # a module, only if it is named
-            again = f"python {shlex.quote(sys.argv[0])} --resume {shlex.quote(str(self.folder))}{named}"
-            print(f"stopped at step {self.progress['global_step']}; go on with: {again}", file=sys.stderr, flush=True)
+            words = ["python", sys.argv[0], "--resume", str(self.folder), "--env-id", self.args.env_id]
+            told = f"stopped at step {self.progress['global_step']}; go on with: {shlex.join(words)}"
+            print(told, file=sys.stderr, flush=True)
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
         if isinstance(error, UserError):
