@@ -225,11 +225,11 @@ class Actor:
 
         logits = affine(router)
         chosen = np.argsort(-logits, kind="stable")[: self.top_k]
-        p = np.exp(logits - logits.max())
+        p, heads = np.exp(logits - logits.max()), experts[chosen]
         w = p[chosen] / (p[chosen].sum() if self.one_hot else p.sum())
-        x = w @ affine(experts[chosen, : self.n_a])
+        x = w @ affine(heads[:, : self.n_a])
         if explore:
-            raw = w @ affine(experts[chosen, self.n_a :])
+            raw = w @ affine(heads[:, self.n_a :])
             log_std = self.log_std_min + self.half_range * (np.tanh(raw) + 1)
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
