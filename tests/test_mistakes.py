@@ -226,6 +226,7 @@ DAMAGES = {
     "another safetensors file": (forget_state, "checkpoint"),
     "config of noise": (lambda path: (path / "config.json").write_bytes(b"\xff\x00 {"), "config.json"),
     "empty config": (lambda path: (path / "config.json").write_text(""), "config.json"),
+    "config without an end": (lambda path: (path / "config.json").write_text("[" * 100_000), "config.json"),
     "config is a list": (lambda path: (path / "config.json").write_text("[1, 2]"), "config.json"),
     "config without args": (lambda path: change_config(path, lambda c: c.pop("args")), "config.json"),
     "args are a list": (lambda path: change_config(path, lambda c: c.update(args=[])), "config.json"),

@@ -291,6 +291,14 @@ def test_finished_run_trains_on_to_a_larger_total(trainer, reacher, tmp_path):
     assert json.loads((finished / "config.json").read_text())["args"]["total_timesteps"] == 420
 
 
+def test_hidden_sizes_of_ones_own_train_to_the_end_and_on(tmp_path):
+    finished = train(tmp_path, "sac_baseline", *BRIEF, "--env-id", "Pendulum-v1", "--hidden-sizes", "8", "5")
+    resume(finished, "sac_baseline", "--total-timesteps", "70", "--hidden-sizes", "8", "5")
+    config = json.loads((finished / "config.json").read_text())
+    assert config["args"]["hidden_sizes"] == [8, 5] and config["args"]["total_timesteps"] == 70
+    assert tensors(finished / "actor.safetensors")["hidden.1.weight"].shape == (5, 8)
+
+
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "odd_env:CountingHopper-v0"])
 def test_an_environment_of_any_kind_comes_back_by_taking_its_episodes_steps_again(tmp_path, env_id):
     """No simulator's state is needed: neither one without MuJoCo nor one with a counter beside it is any different."""
