@@ -414,6 +414,7 @@ def train(args: Args) -> Path:
     rollout, learner = Rollout(env, args.seed), Learner(args, env, device)
     actor, latest, experts = learner.actor, math.nan, deque(maxlen=1000)
     with Run(args, learner, rollout, device) as run:
+        run.evaluate_if_due()  # a signal may have come during the last one
         for global_step in range(run.start, args.total_timesteps):
             obs = rollout.obs
             if global_step < args.learning_starts:
