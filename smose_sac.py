@@ -131,6 +131,41 @@ class Batch(NamedTuple):
     terminated: Tensor  # [batch], 1 where the episode really ended: a truncation bootstraps
 
 
+class Replay:
+    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file: a ring with
+    `checkpoint_every` rows to spare, so that a killed run overwrote nothing that its checkpoint still needs."""
+
+    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
+        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
+        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
+        self.batch_size, self.device, width = args.batch_size, device, sum(self.widths.values())
+        try:
+            if not path.with_name("checkpoint.safetensors").exists():  # nothing needs the file that may be there
+                np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, width))
+            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
+            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, width)
+        except FileNotFoundError:
+            raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
+        except (ValueError, EOFError) as error:
+            raise UserError(f"{path} is damaged ({error}); start a new run") from None
+        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
+            os.posix_fallocate(file.fileno(), self.file.offset, 4 * width * min(self.n_rows, args.total_timesteps))
+        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
+
+    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
+        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
+        self.table[self.count % self.n_rows] = row  # episodes count from 1, so that 0 is an unused row
+        self.count += 1
+
+    def sample(self) -> Batch:
+        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
+
+    def batch(self, steps: Tensor) -> Batch:
+        rows = torch.from_numpy(self.table).index_select(0, steps % self.n_rows).to(self.device)
+        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
+        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
+
+
 def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
     """CleanRL's critics, Q_1 and Q_2 side by side; the first layer's biases are the weights of one more input, 1."""
     vector = (hidden, (2, 1, hidden))
@@ -359,7 +394,7 @@ class Learner:
             descend(self.actor_optimizer, (None, torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)))
         return logs
 
-    def prune(self, replay: "Replay", progress: float) -> None:
+    def prune(self, replay: Replay, progress: float) -> None:
         """Leave what --keep and --router-inputs want by now, on a cubic way, by what the last 50,000 states say."""
         if PRUNING_BEGINS < progress <= PRUNING_ENDS:
             to_go = (1 - (progress - PRUNING_BEGINS) / (PRUNING_ENDS - PRUNING_BEGINS)) ** 3
@@ -448,7 +483,7 @@ def train(args: Args) -> Path:
     return run.folder
 
 
-# Nothing below is about learning: settings, replay file, precision and compiler, rollouts, run folder, command line.
+# Nothing below is about learning: settings, precision and compiler, the environment in use, run folder, command line.
 
 RUN_FORMAT, NEXT_COMMAND = "smose-run", "python interpret.py"
 VERSIONS = {"python": sys.version.split()[0]} | {m.__name__: m.__version__ for m in (torch, gym, mujoco, np)}
@@ -467,41 +502,6 @@ def check_args(args: Args) -> None:
         if not low <= getattr(args, name) <= high:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
-
-
-class Replay:
-    """The last `buffer_size` transitions, in a memory-mapped float32 table that is the run's own file: a ring with
-    `checkpoint_every` rows to spare, so that a killed run overwrote nothing that its checkpoint still needs."""
-
-    def __init__(self, path: Path, n_s: int, n_a: int, args: Args, device: torch.device):
-        self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
-        self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
-        self.batch_size, self.device, width = args.batch_size, device, sum(self.widths.values())
-        try:
-            if not path.with_name("checkpoint.safetensors").exists():  # nothing needs the file that may be there
-                np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, width))
-            np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
-            self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, width)
-        except FileNotFoundError:
-            raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}); start a new run") from None
-        with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
-            os.posix_fallocate(file.fileno(), self.file.offset, 4 * width * min(self.n_rows, args.total_timesteps))
-        self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
-
-    def add(self, obs, action, next_obs, reward: float, terminated: bool, episode: int) -> None:
-        row = np.concatenate((obs, action, next_obs, (reward, terminated, episode)), dtype=np.float32)
-        self.table[self.count % self.n_rows] = row  # episodes count from 1, so that 0 is an unused row
-        self.count += 1
-
-    def sample(self) -> Batch:
-        return self.batch(torch.randint(max(0, self.count - self.size), self.count, (self.batch_size,)))
-
-    def batch(self, steps: Tensor) -> Batch:
-        rows = torch.from_numpy(self.table).index_select(0, steps % self.n_rows).to(self.device)
-        obs, action, next_obs, reward, terminated, _ = rows.split([*self.widths.values()], 1)
-        return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
 
 def let_onednn_multiply() -> None:
