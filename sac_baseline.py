@@ -35,7 +35,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import count, pairwise
+from itertools import accumulate, count, pairwise
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, Optional, TypedDict, get_type_hints
 
@@ -179,9 +179,11 @@ def new_weights(shapes: Shapes, device: torch.device) -> Tensor:
     return torch.cat([torch.empty(math.prod(size)).uniform_(-1, 1) * n_in**-0.5 for n_in, size in shapes]).to(device)
 
 
-def layers(weights: Tensor, shapes: Shapes) -> list[Tensor]:
-    """The tensors of a network, each in its shape."""
-    parts = weights.split([math.prod(shape) for _, shape in shapes])
+def layers(weights: Tensor | np.ndarray, shapes: Shapes) -> list:
+    """The tensors of a network, or NumPy's arrays, each in its shape."""
+    sizes = [math.prod(shape) for _, shape in shapes]
+    ends = pairwise(accumulate(sizes, initial=0))
+    parts = weights.split(sizes) if isinstance(weights, Tensor) else [weights[a:b] for a, b in ends]
     return [part.reshape(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
 
 
@@ -234,7 +236,7 @@ class Actor:
 
     def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, None]:
         """The action in one state, the mean or to explore a random one; there are no experts to name."""
-        *hidden, w_heads, b_heads = (part.numpy() for part in layers(self.weights.cpu(), self.shapes))
+        *hidden, w_heads, b_heads = layers(self.weights.cpu().numpy(), self.shapes)
         h = obs
         for w, b in zip(hidden[::2], hidden[1::2], strict=True):
             h = np.maximum(w @ h + b, 0)
