@@ -4,17 +4,11 @@
     python smose_sac.py --env-id HalfCheetah-v4 --keep 0.4                 # a short policy: two fifths of its weights
     python smose_sac.py --env-id Swimmer-v4 --gamma 0.999                  # Swimmer needs a longer horizon
     python smose_sac.py --resume runs/Hopper-v4__smose_sac__3__1763251200  # go on after a kill, bit for bit
-    for seed in 0 1 2; do python smose_sac.py --env-id Reacher-v4 --seed $seed --total-timesteps 300_000; done
 
 The policy is M affine experts and an affine router that picks one of them per state; the critics are CleanRL's.
 Equation numbers are those of Vincze et al., "SMoSE: Sparse Mixture of Shallow Experts for Interpretable Reinforcement
 Learning in Continuous Control Tasks", AAAI 2025. Tensors are [batch, features]; both critics are computed at once.
 """
-
-import signal
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
 
 import contextlib
 import copy
@@ -27,6 +21,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import sys
 import threading
 import time
@@ -35,28 +30,30 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import partial
-from itertools import accumulate, count, pairwise
+from itertools import count, pairwise
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple, Optional, TypedDict, get_type_hints
+from typing import Annotated, Literal, NamedTuple, Optional
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the seconds of imports leaves no traceback
 
 import gymnasium as gym
 import imageio
 import mujoco
 import numpy as np
 import torch
+import torch.nn.functional as F
 import tyro
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 from torch.utils.tensorboard import SummaryWriter
-from typeguard import TypeCheckError, check_type
 
 FINAL_SEED = 100_000  # episode i of the final evaluation starts from env.reset(seed=FINAL_SEED + i)
 PERIODIC_SEED = 200_000  # those on the way, which choose actor_best, start from others
 PRUNING_BEGINS, PRUNING_ENDS = 0.5, 0.9  # of training, with --keep and --router-inputs
+LOG_STD_MIN, LOG_STD_MAX = -5, 2  # of a random action's standard deviation
 LONGEST_EPISODE = 10_000  # steps of an evaluation's episode, where the environment sets no limit
-Shapes = list[tuple[int, tuple[int, ...]]]  # of a network's tensors, each behind the number of its layer's inputs
 Unset = tyro.conf.arg(help_behavior_hint="")  # the text beside the flag says what happens without it
 
 
@@ -81,8 +78,6 @@ class Args:
     num_threads: int = 1  # threads of PyTorch; 1 is best for sweeps
     compile: bool = True  # compile the two updates with torch.compile, which needs g++ and python3-dev
     precision: Literal["float32", "bfloat16"] = "float32"  # of the critics' hidden products
-
-    # Algorithm specific arguments
     n_experts: int = 8  # number of experts M
     top_k: int = 1  # experts that act together in a state; the paper's policy has 1
     gate: Literal["one-hot", "softmax"] = "one-hot"  # the chosen expert counts fully (Eq. 2), or by its probability
@@ -102,8 +97,6 @@ class Args:
     target_network_frequency: int = 1  # steps between two updates of the target networks
     alpha: float = 0.2  # entropy coefficient, if it isn't tuned
     autotune: bool = True  # tune the entropy coefficient, starting at 1
-    log_std_min: float = -5.0  # lowest logarithm of an action's standard deviation
-    log_std_max: float = 2.0  # highest logarithm of an action's standard deviation
 
 
 def make_env(env_id: str, **settings) -> gym.Env:
@@ -139,15 +132,13 @@ class Replay:
         self.widths = {"obs": n_s, "action": n_a, "next_obs": n_s, "reward": 1, "terminated": 1, "episode": 1}
         self.size, self.n_rows, self.count = args.buffer_size, args.buffer_size + args.checkpoint_every, 0
         self.batch_size, self.device, width = args.batch_size, device, sum(self.widths.values())
+        if not args.resume:
+            np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, width))
         try:
-            if not path.with_name("checkpoint.safetensors").exists():  # nothing needs the file that may be there
-                np.lib.format.open_memmap(path, "w+", np.float32, (self.n_rows, width))
             np.load(path, mmap_mode="r")  # refuses a file that was cut short; "r+" would fill it with zeros
             self.file = np.load(path, mmap_mode="r+").reshape(self.n_rows, width)
-        except FileNotFoundError:
-            raise UserError(f"{path} is gone (--no-keep-replay removes it); start a new run") from None
-        except (ValueError, EOFError) as error:
-            raise UserError(f"{path} is damaged ({error}); start a new run") from None
+        except (FileNotFoundError, ValueError, EOFError):
+            raise UserError(f"{path} is damaged or gone (--no-keep-replay removes it); start a new run") from None
         with open(path, "r+b") as file:  # claim the disk now: a full one must not end in a bus error later
             os.posix_fallocate(file.fileno(), self.file.offset, 4 * width * min(self.n_rows, args.total_timesteps))
         self.table = self.file.view(np.ndarray)  # the same memory without memmap's slow indexing
@@ -166,8 +157,8 @@ class Replay:
         return Batch(obs, action, next_obs, reward.squeeze(1), terminated.squeeze(1))
 
 
-def critic_shapes(n_in: int, hidden: int = 256) -> Shapes:
-    """CleanRL's critics, Q_1 and Q_2 side by side; the first layer's biases are the weights of one more input, 1."""
+def critic_shapes(n_in: int, hidden: int = 256) -> list[tuple]:
+    """CleanRL's critics, Q_1 and Q_2 side by side: each layer's inputs, and its tensor's shape."""
     vector = (hidden, (2, 1, hidden))
     return [(n_in, (2, n_in + 1, hidden)), (hidden, (2, hidden, hidden)), vector, vector, (hidden, (2, 1))]
 
@@ -180,32 +171,24 @@ def q_values(x: Tensor, weights: list[Tensor], product: Callable) -> Tensor:
     return (h * w3).sum(2) + b3
 
 
-def new_weights(shapes: Shapes, device: torch.device) -> Tensor:
+def new_weights(shapes: list[tuple], device: torch.device) -> Tensor:
     """A network's weights in one flat tensor, that one call updates; they start as PyTorch's affine layers do."""
     return torch.cat([torch.empty(math.prod(size)).uniform_(-1, 1) * n_in**-0.5 for n_in, size in shapes]).to(device)
 
 
-def layers(weights: Tensor | np.ndarray, shapes: Shapes) -> list:
-    """The tensors of a network, or NumPy's arrays, each in its shape."""
-    sizes = [math.prod(shape) for _, shape in shapes]
-    ends = pairwise(accumulate(sizes, initial=0))
-    parts = weights.split(sizes) if isinstance(weights, Tensor) else [weights[a:b] for a, b in ends]
-    return [part.reshape(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
-
-
-def with_one(x: Tensor) -> Tensor:
-    """[x, 1]: a layer's biases are then the weights of the last input."""
-    return torch.nn.functional.pad(x, (0, 1), value=1.0)
+def layers(weights: Tensor, shapes: list[tuple]) -> list[Tensor]:
+    """The tensors of a network, each in its shape."""
+    parts = weights.split([math.prod(shape) for _, shape in shapes])
+    return [part.view(shape) for part, (_, shape) in zip(parts, shapes, strict=True)]
 
 
 class Actor:
     """M affine experts and an affine router (Eq. 1-2); an expert's heads are its mean and its raw log-std."""
 
     def __init__(self, n_s: int, n_a: int, args: Args, space: gym.spaces.Box, device: torch.device):
-        m = self.n_experts = args.n_experts
-        self.n_s, self.n_a, self.top_k, self.authors = n_s, n_a, args.top_k, args.authors
-        self.one_hot = args.gate == "one-hot" and not args.authors
-        self.log_std_min, self.half_range = args.log_std_min, (args.log_std_max - args.log_std_min) / 2
+        m, gate = args.n_experts, "softmax" if args.authors else args.gate
+        self.n_s, self.n_a, self.n_experts, self.top_k = n_s, n_a, m, args.top_k
+        self.one_hot, self.authors = gate == "one-hot", args.authors
         self.scale = torch.tensor((space.high - space.low) / 2).float().to(device)
         self.bias = torch.tensor((space.high + space.low) / 2).float().to(device)
         # the router, then the experts: mean heads first, log-std heads after them; biases are the last column
@@ -214,12 +197,11 @@ class Actor:
         self.rng = np.random.default_rng(args.seed)  # to explore
         self.n_active, self.n_total = (m + 2 * n_a * args.top_k) * (n_s + 1), (m + 2 * n_a * m) * (n_s + 1)
         self.name, self.title = "smose_sac", f"SMoSE, {m} experts, N_act {self.n_active} (N_tot {self.n_total})"
-        self.about = {"format": "smose-actor", "n_experts": str(m), "top_k": str(args.top_k)}
-        self.about["gate"] = "one-hot" if self.one_hot else "softmax"
+        self.about = {"format": "smose-actor", "n_experts": str(m), "top_k": str(args.top_k), "gate": gate}
 
     def policy(self, weights: Tensor, obs: Tensor, noise: Tensor, router_noise: Tensor) -> tuple:
         """Eq. 1: a random action in each state, its log-probability, and the losses that keep all experts in use."""
-        (router, experts), x = layers(weights, self.shapes), with_one(obs)
+        (router, experts), x = layers(weights, self.shapes), F.pad(obs, (0, 1), value=1.0)  # [obs, 1]
         logits = x @ router.T
         p, tau, chosen, w = self.gate(logits, router_noise)
         heads = (experts[chosen] * x[:, None, None]).sum(3)  # of the chosen experts, of no other
@@ -242,7 +224,7 @@ class Actor:
     def squash(self, heads: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """a = scale tanh(x) + bias with x = mean + std noise, and log pi(a), as in CleanRL."""
         mean, raw = heads.chunk(2, 1)
-        log_std = self.log_std_min + self.half_range * (raw.tanh() + 1)
+        log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (raw.tanh() + 1)
         y = (mean + log_std.exp() * noise).tanh()
         log_density = -0.5 * noise.square() - log_std - 0.5 * math.log(2 * math.pi)
         return self.scale * y + self.bias, (log_density - (self.scale * (1 - y.square()) + 1e-6).log()).sum(1)
@@ -255,7 +237,7 @@ class Actor:
 
     def act(self, obs: np.ndarray, explore: bool = False) -> tuple[np.ndarray, int]:
         """The action in one state, the mean or to explore a random one, and the expert with the highest score."""
-        router, experts = layers(self.weights.cpu().numpy(), self.shapes)
+        router, experts = (part.numpy() for part in layers(self.weights.cpu(), self.shapes))
 
         def affine(w: np.ndarray) -> np.ndarray:  # rounded as by all who read the saved weights, which have no gaps
             return np.ascontiguousarray(w[..., :-1]) @ obs + w[..., -1]
@@ -267,7 +249,7 @@ class Actor:
         x = w @ affine(heads[:, : self.n_a])
         if explore:
             raw = w @ affine(heads[:, self.n_a :])
-            log_std = self.log_std_min + self.half_range * (np.tanh(raw) + 1)
+            log_std = LOG_STD_MIN + (LOG_STD_MAX - LOG_STD_MIN) / 2 * (np.tanh(raw) + 1)
             x = x + np.exp(log_std) * self.rng.standard_normal(self.n_a, np.float32)
         return self.scale.cpu().numpy() * np.tanh(x) + self.bias.cpu().numpy(), int(chosen[0])
 
@@ -290,15 +272,12 @@ def load_balance_losses(logits: Tensor, p: Tensor, tau: Tensor, sample_std: bool
 
 
 def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs: int) -> Tensor:
-    """The actor's weights; of the router's and of the mean heads' this share is left, those that are missed most.
-
-    An equation counts in these states, an expert's in those where it acts. Of the router n_inputs columns are left.
-    """
-    router, experts, x = (part.double() for part in (*weights, with_one(obs)))
+    """The actor's weights; of the router's and of the mean heads' this share is left, those that are missed most."""
+    router, experts, x = (part.double() for part in (*weights, F.pad(obs, (0, 1), value=1.0)))
     if router.all():  # nothing is pruned yet: what all experts' scores have in common decides nothing
         router = router - router.mean(0)
-    acts = torch.nn.functional.one_hot((x @ router.T).argmax(1), len(router)).double()
-    seen = torch.stack([(x * chosen[:, None]).T @ x for chosen in acts.T]) / len(x)  # [M, n_s + 1, n_s + 1]
+    acts = F.one_hot((x @ router.T).argmax(1), len(router)).double()
+    seen = torch.stack([(x * chosen[:, None]).T @ x for chosen in acts.T]) / len(x)  # where each expert acts
     router = fewer_terms(router, seen.sum(0).expand_as(seen), math.ceil(share * router[:, 1:].numel()), n_inputs)
     means = experts[:, :n_a].flatten(0, 1)
     means = fewer_terms(means, seen.repeat_interleave(n_a, 0), math.ceil(share * means[:, 1:].numel()), obs.shape[1])
@@ -307,12 +286,9 @@ def pruned(weights: list[Tensor], n_a: int, obs: Tensor, share: float, n_inputs:
 
 
 def fewer_terms(w: Tensor, moments: Tensor, n_left: int, n_inputs: int) -> Tensor:
-    """Affine equations, a row each with its bias last, of which n_left weights in n_inputs columns are left.
-
-    The weight goes first that is missed least: its equation's others make up for it by least squares (Optimal Brain
-    Surgeon: Hassibi and Stork, 1993; exact here), and what they can't make up for, mean square, is what counts.
-    """
-    eye, there = torch.eye(w.shape[1]).to(w), torch.nn.functional.pad(w[:, :-1] != 0, (0, 1), value=True)
+    """Affine equations, a row each with its bias last, of which n_left weights in n_inputs columns are left: the weight
+    goes first whose equation's others make up for it best by least squares (Optimal Brain Surgeon; exact here)."""
+    eye, there = torch.eye(w.shape[1]).to(w), F.pad(w[:, :-1] != 0, (0, 1), value=True)
     both = there[:, :, None] & there[:, None]  # a trace of noise in every observation keeps weights from growing large
     inverse = torch.linalg.inv(torch.where(both, moments * (1 + 1e-4 * eye) + 1e-12 * eye, eye))
     while True:
@@ -346,12 +322,12 @@ class Learner:
         self.log_alpha = torch.tensor(0.0 if args.autotune else math.log(args.alpha), device=device)
         self.q_optimizer = new_adam((self.critic, args.q_lr))
         self.actor_optimizer = new_adam((self.actor.weights, args.policy_lr), (self.log_alpha, args.alpha_lr))
-        self.critic_gradient = partial(gradients, self.critic_loss, 1)  # --compile puts compiled ones in their places
-        self.actor_gradient = partial(gradients, self.actor_loss, 2)
+        self.critic_gradient = lambda *given: gradients(self.critic_loss, 1, *given)  # --compile puts in compiled ones
+        self.actor_gradient = lambda *given: gradients(self.actor_loss, 2, *given)
 
     def q(self, critic: Tensor, obs: Tensor, action: Tensor) -> Tensor:
-        x = with_one(torch.cat((obs, action), 1)).expand(2, -1, -1)
-        return q_values(x, layers(critic, self.shapes), self.product)
+        x = F.pad(torch.cat((obs, action), 1), (0, 1), value=1.0)  # [obs, action, 1]: the last weights are biases
+        return q_values(x.expand(2, -1, -1), layers(critic, self.shapes), self.product)
 
     def critic_loss(self, critic: Tensor, target, actor, log_alpha, batch: Batch, noise) -> tuple[Tensor, dict]:
         """sum_i mean((Q_i - y)^2),  y = r + gamma (1 - terminated) (min_i Q_i'(s', a') - alpha log pi(a'|s'))"""
@@ -385,12 +361,11 @@ class Learner:
         """One step of the actor, and one of alpha."""
         noise = self.actor.noise(len(batch.obs), update=True)
         (gradient, of_alpha), logs = self.actor_gradient(self.actor.weights, self.log_alpha, self.critic, batch, noise)
-        gone = self.actor.weights == 0 if self.prunes else None
-        fresh = self.args.autotune and self.args.authors
-        descend(self.actor_optimizer, (gradient, of_alpha if self.args.autotune and not fresh else None))
+        gone, tunes = self.actor.weights == 0, self.args.autotune
+        descend(self.actor_optimizer, (gradient, of_alpha if tunes and not self.args.authors else None))
         if self.prunes:  # what was pruned stays zero
             self.actor.weights.masked_fill_(gone, 0)
-        if fresh:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
+        if tunes and self.args.authors:  # as in CleanRL: alpha learns from another draw, of the actor as it is now
             noise = self.actor.noise(len(batch.obs), update=True)
             _, log_pi, _ = self.actor.policy(self.actor.weights, batch.obs, *noise)
             descend(self.actor_optimizer, (None, torch.func.grad(self.alpha_loss)(self.log_alpha, log_pi)))
@@ -400,8 +375,8 @@ class Learner:
         """Leave what --keep and --router-inputs want by now, on a cubic way, by what the last 50,000 states say."""
         if PRUNING_BEGINS < progress <= PRUNING_ENDS:
             to_go = (1 - (progress - PRUNING_BEGINS) / (PRUNING_ENDS - PRUNING_BEGINS)) ** 3
-            keep, inputs = self.args.keep, (self.args.router_inputs or self.n_s) / self.n_s
-            share, n_inputs = keep + (1 - keep) * to_go, math.ceil(self.n_s * (inputs + (1 - inputs) * to_go))
+            keep, inputs = self.args.keep, self.args.router_inputs or self.n_s
+            share, n_inputs = keep + (1 - keep) * to_go, math.ceil(inputs + (self.n_s - inputs) * to_go)
             steps = torch.arange(max(0, replay.count - min(replay.size, 50_000)), replay.count)
             parts = layers(self.actor.weights, self.actor.shapes)
             self.actor.weights.copy_(pruned(parts, self.n_a, replay.batch(steps).obs, share, n_inputs))
@@ -431,9 +406,8 @@ def new_adam(*pairs: tuple[Tensor, float]) -> torch.optim.Adam:
 
 def descend(optimizer: torch.optim.Optimizer, gradient: tuple[Optional[Tensor], ...]) -> None:
     """One step of Adam for what has a gradient; denormal numbers, slow moments of dead units, become zeros."""
-    weights = [part for group in optimizer.param_groups for part in group["params"]]
-    for part, of_part in zip(weights, gradient, strict=True):
-        part.grad = of_part
+    for group, of_part in zip(optimizer.param_groups, gradient, strict=True):
+        group["params"][0].grad = of_part
     torch.set_flush_denormal(True)
     optimizer.step()
     torch.set_flush_denormal(False)
@@ -443,8 +417,6 @@ def train(args: Args) -> Path:
     check_args(args)
     torch.set_num_threads(args.num_threads)
     torch.manual_seed(args.seed)
-    if args.precision == "float32":
-        let_onednn_multiply()
     np.seterr(over="ignore")  # an observation too large for float32 is reported as what it becomes, inf
     device = torch.device("cuda" if args.cuda and torch.cuda.is_available() else "cpu")
     env = make_env(args.env_id)
@@ -494,35 +466,29 @@ STOP: list[int] = []  # the signals that asked this process to leave
 
 def check_args(args: Args) -> None:
     """Refuse what can't be meant, before anything is written."""
-    counts = "total_timesteps eval_every eval_episodes final_eval_episodes policy_frequency target_network_frequency"
-    ranges = dict.fromkeys(counts.split(), (1, 10**12)) | {"checkpoint_every": (1, 10**9), "buffer_size": (1, 10**9)}
-    ranges |= {"seed": (0, 2**32 - 1), "num_threads": (1, 1024), "batch_size": (1, 10**6), "alpha": (1e-9, 10**12)}
+    counts = "total_timesteps buffer_size policy_frequency target_network_frequency checkpoint_every eval_every "
+    counts += "eval_episodes final_eval_episodes"
+    ranges = dict.fromkeys(counts.split(), (1, 10**9)) | {"seed": (0, 2**32 - 1), "alpha": (1e-9, 10**9)}
+    ranges |= {"num_threads": (1, 1024), "batch_size": (1, 10**6), "balance_coef": (0, 10**9), "keep": (1e-9, 1)}
     ranges |= {"learning_starts": (0, args.total_timesteps - 1), "n_experts": (1, 4096), "top_k": (1, args.n_experts)}
-    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1)) | {"balance_coef": (0, 10**12)}
-    ranges |= {"log_std_min": (-50, 50), "log_std_max": (args.log_std_min, 50), "keep": (1e-9, 1)}
+    ranges |= dict.fromkeys(("gamma", "tau", "policy_lr", "q_lr", "alpha_lr"), (0, 1))
     for name, (low, high) in ranges.items():
         if not low <= getattr(args, name) <= high:
-            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise UserError(f"{flag} is out of range; give a number from {low} to {high}")
-
-
-def let_onednn_multiply() -> None:
-    """Have float32's products by oneDNN, which uses AVX-512 on AMD's CPUs too, unless it would round them to less."""
-    torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # its permission to round, which only AMX makes use of
-    x = torch.full((2, 256, 256), 1 + 2**-12)  # rounded to bfloat16 or TF32 it is 1
-    if (x @ x == 256).any():
-        torch.backends.mkldnn.matmul.fp32_precision = "none"
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)} is out of range; give {low} to {high}")
 
 
 def product_in(precision: str, device: torch.device) -> Callable[[Tensor, Tensor], Tensor]:
     """The matrix product whose operands and result, and those of its gradient, are rounded to the precision."""
-    if precision == "float32":
+    if precision == "float32":  # by oneDNN, which uses AVX-512 on AMD's CPUs too, unless it would round to less
+        torch.backends.mkldnn.matmul.fp32_precision = "bf16"  # its permission to round, which only AMX makes use of
+        x = torch.full((2, 256, 256), 1 + 2**-12)  # rounded to bfloat16 or TF32 it is 1
+        if (x @ x == 256).any():
+            torch.backends.mkldnn.matmul.fp32_precision = "none"
         return torch.matmul
-    on_cpu = any(torch.cpu.get_capabilities().get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    fast = torch.cuda.is_bf16_supported() if device.type == "cuda" else on_cpu
-    if not fast:
+    kind = torch.bfloat16
+    if device.type == "cpu" and not any(map(torch.cpu.get_capabilities().get, ("avx512_bf16", "amx_bf16", "bf16"))):
         say("no instructions for bfloat16 here: products are rounded to it, but are no faster than in float32")
-    kind = torch.bfloat16 if fast else torch.float32
+        kind = torch.float32
     return lambda a, b: (a.bfloat16().to(kind) @ b.bfloat16().to(kind)).bfloat16().to(a.dtype)
 
 
@@ -532,13 +498,16 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
     start, trial = time.time(), copy.deepcopy(learner)
     trial.critic_gradient, trial.actor_gradient = compiled(learner.critic_loss, 1), compiled(learner.actor_loss, 2)
     try:
-        use_private_cache()
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if cache.lstat().st_mode & 0o170077 != 0o40000 or cache.lstat().st_uid != os.getuid():  # pickles are read there
+            raise PermissionError(f"{cache} is not this user's alone: set XDG_CACHE_HOME to a folder that is")
+        os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(cache), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         with torch.random.fork_rng():
             batch = replay.batch(torch.zeros(replay.batch_size, dtype=torch.long))
             trial.update_critics(batch), trial.update_actor(batch)
     except Exception as error:  # above all: no C++ compiler
-        reason = str(error).partition("\n")[0]
-        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev ({reason})")
+        say(f"PyTorch can't compile here, so training is slower; install g++ and python3-dev: {error}")
         return False
     learner.critic_gradient, learner.actor_gradient = trial.critic_gradient, trial.actor_gradient
     say(f"compiled in {time.time() - start:.0f} s, for later runs too")
@@ -546,31 +515,18 @@ def compile_updates(learner: Learner, replay: Replay) -> bool:
 
 
 def compiled(loss: Callable, n: int) -> Callable:
-    """The same as partial(gradients, loss, n), compiled at its first call.
-
-    Shapes and settings never change, so no guards; casts are emulated, or rounding to bfloat16 would be left out.
-    """
+    """`gradients` of this loss in its first n arguments, compiled at the first call."""
     gradient = torch.func.grad(loss, tuple(range(n)), has_aux=True)
-    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe, "cpp_wrapper": True}
-    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True}
-    how["options"] = options | {"emulate_precision_casts": True}
+    options = {"guard_filter_fn": torch.compiler.skip_all_guards_unsafe}  # shapes and settings never change
+    options |= {"cpp_wrapper": True, "emulate_precision_casts": True}  # or rounding to bfloat16 would be left out
+    how = {"fullgraph": True, "dynamic": False, "isolate_recompiles": True, "options": options}
     return torch.compile(lambda *given: gradient(*given), **how)  # what grad makes has one code object
-
-
-def use_private_cache() -> None:
-    """Point the compiler to a cache of this user's own: it reads pickles there, and those in /tmp may be anybody's."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "smose"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    about = folder.lstat()
-    if about.st_mode & 0o170077 != 0o40000 or about.st_uid != os.getuid():  # a link, or others may look in
-        raise PermissionError(f"{folder} is not this user's alone: set XDG_CACHE_HOME to a folder that is")
-    os.environ |= {"TORCHINDUCTOR_CACHE_DIR": str(folder), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def say(text: str) -> None:
     """Print a line now; if nobody reads any more (`| head -1`), ask for a checkpoint and an end."""
     try:
-        print(text, flush=True)
+        print(text.partition("\n")[0], flush=True)
     except BrokenPipeError:
         STOP.append(signal.SIGPIPE)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -647,16 +603,14 @@ def evaluate(args: Args, actor: Actor, episodes: int, first_seed: int, env: Opti
 def film(args: Args, actor: Actor, path: Path) -> None:
     """A video of an evaluation's first episode, by the camera that follows the robot where the model has one."""
     try:
-        env = gym.wrappers.RenderCollection(make_env(args.env_id, render_mode="rgb_array"))
-        with contextlib.suppress(AttributeError, KeyError):
-            env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id
-        evaluate(args, actor, 1, PERIODIC_SEED, env)
-        path.parent.mkdir(exist_ok=True)
-        imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
-        env.close()
+        with gym.wrappers.RenderCollection(make_env(args.env_id, render_mode="rgb_array")) as env:
+            with contextlib.suppress(AttributeError, KeyError):
+                env.unwrapped.mujoco_renderer.camera_id = env.unwrapped.model.camera("track").id
+            evaluate(args, actor, 1, PERIODIC_SEED, env)
+            path.parent.mkdir(exist_ok=True)
+            imageio.mimsave(path, env.render(), fps=env.metadata.get("render_fps", 30), macro_block_size=1)
     except Exception as error:  # no GL: all but the video goes on
-        reason = str(error).partition("\n")[0]
-        print(f"no video: {reason}; install libegl1 and set MUJOCO_GL=egl", file=sys.stderr, flush=True)
+        say(f"no video; install libegl1 and set MUJOCO_GL=egl: {error}")
         args.capture_video = False
 
 
@@ -680,17 +634,26 @@ class Run(contextlib.AbstractContextManager):
         args.exp_name = args.exp_name or learner.actor.name
         self.args, self.learner, self.actor, self.rollout = args, learner, learner.actor, rollout
         self.settings = asdict(args) | {"resume": None}
-        self.progress = {"global_step": 0, "evaluations": [], "hours": 0.0, "compiled": None}
+        self.earlier_hours, self.progress = 0.0, {"global_step": 0, "evaluations": [], "hours": 0.0, "compiled": None}
         new = Path(f"runs/.new-{os.getpid()}")  # a run folder is there with all that belongs to it, or not at all
         self.folder = Path(args.resume or new)
         try:
-            if not args.resume:
-                new.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = open(self.folder / ".lock", "w")
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self.replay = Replay(self.folder / "replay.npy", learner.n_s, learner.n_a, args, device)
-            self.load_checkpoint()
-            if not args.resume:
+            if args.resume:
+                tensors, state = read_checkpoint(self.folder)
+                self.progress, self.earlier_hours = state["progress"], state["progress"]["hours"]
+                for name, tensor in learner.state().items():
+                    tensor.copy_(tensors[name])
+                self.replay.count = end = self.progress["global_step"]
+                steps = torch.arange(end - state["rollout"].pop("episode_length"), end)
+                rollout.restore(**state["rollout"], steps=self.replay.batch(steps))
+                self.actor.rng.bit_generator.state = state["explore"]
+                torch.set_rng_state(tensors["rng"])
+            else:
+                self.save_checkpoint()
                 self.write_config()
                 name = re.sub(r"[^\w.+-]+", "-", f"{args.env_id}__{args.exp_name}__{args.seed}", flags=re.ASCII)
                 names = (Path(f"runs/{name}__{second}") for second in count(int(time.time())))
@@ -699,15 +662,13 @@ class Run(contextlib.AbstractContextManager):
             raise UserError(f"{self.folder} is being trained by another process; wait for it or stop it") from None
         finally:
             shutil.rmtree(new, ignore_errors=True)
-        self.start, self.earlier_hours = self.progress["global_step"], self.progress["hours"]
-        self.marks = deque(maxlen=11)  # the time every 1000 steps, for the rate
+        self.start, self.marks = self.progress["global_step"], deque(maxlen=11)  # times every 1000 steps, for the rate
         say(f"{args.env_id}: {learner.n_s} observations, {learner.n_a} actions; {self.actor.title}; {self.folder}")
         self.writer = SummaryWriter(str(self.folder), purge_step=self.start + 1 if args.resume else None)
         rows = "\n".join(f"|{name}|{value}|" for name, value in asdict(args).items())
         self.writer.add_text("hyperparameters", f"|param|value|\n|-|-|\n{rows}")
         self.usage = [f"usage_{m}" for m in range(1, 1 + self.actor.n_experts)]
-        tags = [f"experts/{name}" for name in self.usage]
-        self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", tags]}} if tags else {})
+        self.writer.add_custom_scalars({"experts": {"usage": ["Multiline", ["experts/usage_"]]}} if self.usage else {})
         before = self.progress["compiled"]  # what was used before is used again: other rounding, other weights
         wanted = args.compile and before is not False and self.start < args.total_timesteps
         self.progress["compiled"] = compile_updates(learner, self.replay) if wanted else bool(before)
@@ -716,16 +677,15 @@ class Run(contextlib.AbstractContextManager):
         self.write_config()
 
     def __exit__(self, _, error, __) -> None:
+        step = self.progress["global_step"]
         if isinstance(error, SystemExit):  # a signal came
             self.save_checkpoint()
             words = ["python", sys.argv[0], "--resume", str(self.folder), "--env-id", self.args.env_id]
-            told = f"stopped at step {self.progress['global_step']}; go on with: {shlex.join(words)}"
-            print(told, file=sys.stderr, flush=True)
+            print(f"stopped at step {step}; go on with: {shlex.join(words)}", file=sys.stderr, flush=True)
         with contextlib.suppress(OSError if error else ()):  # of two errors the first is told
             self.writer.close()
         if isinstance(error, UserError):
-            where = f"in step {self.progress['global_step'] + 1}; the last checkpoint stays in {self.folder}"
-            raise UserError(f"{error} {where}") from error
+            raise UserError(f"{error} in step {step + 1}; the last checkpoint stays in {self.folder}") from error
 
     def write_config(self) -> dict:
         """config.json; of the deployed policy's numbers, those that are not zero are left to read (n_read)."""
@@ -753,11 +713,11 @@ class Run(contextlib.AbstractContextManager):
     def end_step(self, latest: float, experts: deque) -> None:
         """Whatever is due after a step; the latest return and the last experts are for the line every 10,000 steps."""
         args, total, said = self.args, self.args.total_timesteps, "warm-up"
-        self.progress["global_step"] += 1
-        step = self.progress["global_step"]
+        step = self.progress["global_step"] = self.progress["global_step"] + 1
         self.evaluate_if_due()
         if step % args.checkpoint_every == 0 or step == total:
             self.save_checkpoint()
+            self.writer.flush()  # curves up to here are never lost
         if step % 1000 == 0 and step > args.learning_starts:
             self.marks.append(time.time())
             shares = [experts.count(m) / len(experts) for m in range(self.actor.n_experts)]
@@ -811,37 +771,31 @@ class Run(contextlib.AbstractContextManager):
         tensors = self.learner.state() | {"rng": torch.get_rng_state()}
         if not all(tensor.isfinite().all() for tensor in tensors.values()):
             raise UserError("weights became infinite")
-        episode = {name: getattr(self.rollout, name) for name in ("episode", "episode_length", "rng_at_reset")}
-        explore = self.actor.rng.bit_generator.state
-        state = json.dumps({"progress": self.progress, "explore": explore, "rollout": episode})
+        state = {"format": RUN_FORMAT, "args": self.settings, "progress": self.progress}
+        state["rollout"] = {name: getattr(self.rollout, name) for name in ("episode", "episode_length", "rng_at_reset")}
+        state = json.dumps(state | {"explore": self.actor.rng.bit_generator.state})
         sha256 = hashlib.sha256(save(tensors) + state.encode()).hexdigest()
         about = {"state": state, "sha256": sha256, "global_step": str(self.progress["global_step"])}
         self.replay.file.flush()
-        self.writer.flush()  # curves up to here are never lost
         write_whole(self.folder / "checkpoint.safetensors", save(tensors, about))
 
-    def load_checkpoint(self) -> None:
-        """Put everything back as it was, if there is anything to put back."""
-        path = self.folder / "checkpoint.safetensors"
-        if not path.exists():
-            return
-        try:
-            with safe_open(path, "pt") as file:
-                tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
-            if hashlib.sha256(save(tensors) + about["state"].encode()).hexdigest() != about["sha256"]:
-                raise ValueError("its checksum differs")
-            state = json.loads(about["state"])
-            for name, tensor in self.learner.state().items():
-                tensor.copy_(tensors[name])
-            self.actor.rng.bit_generator.state, self.progress = state["explore"], state["progress"]
-            self.replay.count = count = self.progress["global_step"]
-            length = state["rollout"].pop("episode_length")
-            self.rollout.restore(**state["rollout"], steps=self.replay.batch(torch.arange(count - length, count)))
-            torch.set_rng_state(tensors["rng"])
-        except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, IndexError) as error:
-            raise UserError(f"{path} is damaged or of another version ({error}); start a new run") from error
-        if count > self.args.total_timesteps:
-            raise UserError(f"{self.folder} has {count} steps already; give --total-timesteps above that")
+
+def read_checkpoint(folder: str | Path) -> tuple[dict[str, Tensor], dict]:
+    """All that --resume goes by besides the replay: tensors, and the settings and state in the metadata."""
+    path = Path(folder) / "checkpoint.safetensors"
+    try:
+        with safe_open(path, "pt") as file:
+            tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()
+        if hashlib.sha256(save(tensors) + about["state"].encode()).hexdigest() != about["sha256"]:
+            raise ValueError("its checksum differs")
+        state = json.loads(about["state"])
+        if state["format"] != RUN_FORMAT or state["args"].keys() != asdict(Args()).keys():
+            raise ValueError(f"a {state['format']} with {len(state['args'])} settings")
+        return tensors, state
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{str(folder)!r} has no checkpoint to go on from; give a run folder or start anew") from None
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} is damaged, or of another trainer or version ({error}); start a new run") from error
 
 
 def parse_args(default: Optional[Args] = None) -> Args:
@@ -853,35 +807,25 @@ def parse_args(default: Optional[Args] = None) -> Args:
     except SystemExit as leaving:
         if not leaving.code:
             raise
-        rows = [row[2:].rstrip(" │") for row in re.sub(r"\x1b\[[\d;]*m", "", said.getvalue()).splitlines()[1:-1]]
-        text = "\n".join(row for row in rows if not row.startswith(" " * 8))  # helptext is indented twice
-        parts = [" ".join(part.split()).removeprefix("Error parsing ") for part in re.split("(?m)^[─-]{9,}$", text)]
-        told = [part.rstrip(".") for part in parts if not re.match("(Argument|For full) helptext|$", part)]
-        raise UserError("; ".join([*told, "see --help"])) from None
+        text = re.sub(r"\x1b\[[\d;]*m|[│╭╮╰╯|+]", "", said.getvalue())
+        _, *parts = (" ".join(part.split()).rstrip(".") for part in re.split("[─-]{9,}", text))
+        told = "; ".join(part for part in parts if not re.match("(Argument|For full) helptext|$", part))
+        raise UserError(f"{told.removeprefix('Error parsing ')}; see --help") from None
 
 
 def resumed_args(folder: str) -> Args:
     """The settings of the run to resume; a flag given now must say the same, unless it may change."""
-    try:
-        config = json.loads((Path(folder) / "config.json").read_text())
-        if config["format"] != RUN_FORMAT:
-            raise UserError(f"{folder} holds a {config['format']}, not a {RUN_FORMAT}; resume it with its own script")
-        check_type(config["args"], TypedDict("Settings", get_type_hints(Args), total=False))
-        saved = Args(**config["args"] | {"resume": folder})
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{folder!r} is not a run folder: there is no config.json in it") from None
-    except (ValueError, KeyError, TypeError, RecursionError, TypeCheckError) as error:
-        raise UserError(f"{folder}/config.json is damaged or of another version ({error}); start a new run") from None
-    check_args(saved)
+    _, state = read_checkpoint(folder)
+    saved = Args(**state["args"] | {"resume": folder})
     if ":" in saved.env_id and not any(word.startswith(("--env-id", "--env_id")) for word in sys.argv):
         raise UserError(f"{folder} would import a module of its own; if you trust it, add --env-id {saved.env_id}")
-    if (Path(folder) / "evaluation.json").exists() and not (Path(folder) / "checkpoint.safetensors").exists():
-        raise UserError(f"{folder} is finished and has no checkpoint to go on from; start a new run")
     args = parse_args(default=saved)
     for name, now in asdict(args).items():
         then = getattr(saved, name)
         if now != then and name not in ("resume", "total_timesteps", "capture_video"):
             raise UserError(f"{folder} was trained with {name} {then}, not {now}; leave that flag out")
+    if args.total_timesteps < (step := state["progress"]["global_step"]):
+        raise UserError(f"{folder} has {step} steps already; give --total-timesteps above that")
     return args
 
 
@@ -894,11 +838,9 @@ def main() -> None:
             signal.signal(number, lambda number, _: STOP.append(number))  # a checkpoint first, then an end
         train(args if args.resume is None else resumed_args(args.resume))
     except (UserError, OSError) as error:
-        told = str(error)
         if isinstance(error, OSError):
-            reason = f"{error.strerror}: {error.filename or 'runs'}"
-            told = f"cannot write ({reason}); free some space or start where you may write; --resume goes on from there"
-        told = "".join(c if c.isprintable() else " " for c in told)  # no text of a flag commands the terminal
+            error = f"cannot write ({error.strerror}: {error.filename or 'runs'}); mend that, then --resume goes on"
+        told = "".join(c if c.isprintable() else " " for c in str(error))  # no text of a flag commands the terminal
         print(f"error: {' '.join(told.split())}", file=sys.stderr)
         sys.exit(2)
 

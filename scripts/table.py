@@ -67,9 +67,9 @@ PAPER_SETTINGS = {
     "target_network_frequency": 1,
     "alpha": 0.2,
     "autotune": True,
-    "log_std_min": -5.0,
-    "log_std_max": 2.0,
     "precision": "float32",
+    "log_std_min": -5.0,  # these two were flags once
+    "log_std_max": 2.0,
 }
 # what makes another method of SMoSE, and stands in its name
 VARIANTS = {"authors", "keep", "router_inputs"}

@@ -7,7 +7,9 @@ cut off; it is forked from one that has imported the libraries, which saves four
 import contextlib
 import csv
 import functools
+import hashlib
 import io
+import json
 import multiprocessing
 import os
 import re
@@ -24,6 +26,7 @@ import numpy as np
 import torch
 from conftest import Done
 from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import sac_baseline
@@ -203,6 +206,17 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 def metadata(path: Path) -> dict[str, str]:
     with safe_open(path, "np") as file:
         return file.metadata()
+
+
+def change_settings(run: Path, **settings: object) -> None:
+    """As if the run had been started with these, checksum and all; ... takes one away."""
+    path = run / "checkpoint.safetensors"
+    about, parts = metadata(path), load_file(path)
+    state = json.loads(about["state"])
+    state["args"] = {name: value for name, value in (state["args"] | settings).items() if value is not ...}
+    about["state"] = json.dumps(state)
+    about["sha256"] = hashlib.sha256(save(parts) + about["state"].encode()).hexdigest()
+    save_file(parts, path, about)
 
 
 def evaluations(run: Path) -> list[dict[str, float]]:

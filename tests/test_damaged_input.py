@@ -129,7 +129,7 @@ CASES = [
         "",
         "--env-id --seed --total-timesteps --exp-name --resume --eval-every --eval-episodes --checkpoint-every "
         "--num-threads --n-experts --top-k --gate --balance-coef --buffer-size --gamma --tau --batch-size "
-        "--learning-starts --policy-lr --policy-frequency --alpha --log-std-min --keep --router-inputs --precision",
+        "--learning-starts --policy-lr --policy-frequency --alpha --keep --router-inputs --precision",
         40,
     ),
 ]

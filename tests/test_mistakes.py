@@ -21,6 +21,7 @@ from commands import (
     TRAINERS,
     Command,
     assert_same_run,
+    change_settings,
     checkpoint_at,
     files,
     metadata,
@@ -40,7 +41,6 @@ total_timesteps 0 -5 10**30 nan; seed -1 10**12; learning_starts -1 2*10**6; bat
 buffer_size 0 -1 10**12 10**15; gamma 1.5 -0.1 nan inf; tau 2.0 -1.0 nan; policy_lr -1e-3 nan 1e9; q_lr -1.0 inf
 alpha_lr -1.0 nan; policy_frequency 0 -2; target_network_frequency 0; alpha -1.0 0.0 nan inf; eval_every 0 -1
 eval_episodes 0 -3; final_eval_episodes 0; checkpoint_every 0 -7; num_threads 0 -1 10**9; n_experts 0 -8 10**9
-log_std_min -1e9 nan; log_std_max -6.0 nan inf
 """
 SMOSE_NUMBERS = "top_k 0 9 -1; balance_coef -1.0 nan; keep 0.0 -0.2 1.1 nan inf; router_inputs 0 -1"
 
@@ -208,60 +208,23 @@ def forget_state(path: Path) -> None:
     shutil.copy(path / "actor.safetensors", path / "checkpoint.safetensors")
 
 
-def change_config(path: Path, change) -> None:
-    config = json.loads((path / "config.json").read_text())
-    change(config)
-    (path / "config.json").write_text(json.dumps(config))
-
-
-def setting(name: str, value: object) -> tuple:
-    """A config.json whose args were edited."""
-    return lambda path: change_config(path, lambda config: config["args"].update({name: value})), name
-
-
 DAMAGES = {
     "half a checkpoint": (damage_checkpoint, "checkpoint"),
     "empty checkpoint": (lambda path: (path / "checkpoint.safetensors").write_bytes(b""), "checkpoint"),
     "checkpoint of noise": (lambda path: (path / "checkpoint.safetensors").write_bytes(b"\xff" * 5000), "checkpoint"),
     "another safetensors file": (forget_state, "checkpoint"),
-    "config of noise": (lambda path: (path / "config.json").write_bytes(b"\xff\x00 {"), "config.json"),
-    "empty config": (lambda path: (path / "config.json").write_text(""), "config.json"),
-    "config without an end": (lambda path: (path / "config.json").write_text("[" * 100_000), "config.json"),
-    "config is a list": (lambda path: (path / "config.json").write_text("[1, 2]"), "config.json"),
-    "config without args": (lambda path: change_config(path, lambda c: c.pop("args")), "config.json"),
-    "args are a list": (lambda path: change_config(path, lambda c: c.update(args=[])), "config.json"),
-    "an unknown arg": (lambda path: change_config(path, lambda c: c["args"].update(new=1)), "config.json"),
-    "gamma is text": setting("gamma", "high"),
-    "gamma is absurd": setting("gamma", 7.0),
-    "env_id is null": setting("env_id", None),
-    "env_id has a module": (setting("env_id", "odd_env:Gone-v0")[0], "if you trust it, add --env-id odd_env:Gone-v0"),
-    "batch_size is 2.5": setting("batch_size", 2.5),
-    "batch_size is text": setting("batch_size", "many"),
-    "batch_size is null": setting("batch_size", None),
-    "gamma is quoted": setting("gamma", "0.9"),
-    "seed is a list": setting("seed", [1]),
-    "autotune is text": setting("autotune", "no"),
-    "compile is 1": setting("compile", 1),
-    "precision is unknown": setting("precision", "float8"),
+    "setting of another version": (lambda path: change_settings(path, new=1), "of another trainer or version"),
+    "setting that it lacks": (lambda path: change_settings(path, gamma=...), "of another trainer or version"),
+    "gamma is absurd": (lambda path: change_settings(path, gamma=7.0), "--gamma 7.0 is out of range"),
+    "env_id has a module": (
+        lambda path: change_settings(path, env_id="odd_env:Gone-v0"),
+        "if you trust it, add --env-id odd_env:Gone-v0",
+    ),
     "no replay": (lambda path: (path / "replay.npy").unlink(), "replay.npy"),
     "half a replay": (lambda path: os.truncate(path / "replay.npy", 9_000), "replay.npy"),
     "empty replay": (lambda path: os.truncate(path / "replay.npy", 0), "replay.npy"),
     "replay of noise": (lambda path: (path / "replay.npy").write_bytes(b"noise" * 999), "replay.npy"),
     "replay of another shape": (lambda path: np.save(path / "replay.npy", np.zeros((9, 9), np.float32)), "replay.npy"),
-}
-OWN_DAMAGES = {
-    "smose_sac": {
-        "gate is unknown": setting("gate", "foo"),
-        "keep is text": setting("keep", "half"),
-        "router_inputs is text": setting("router_inputs", "two"),
-        "other architecture": (setting("n_experts", 30)[0], "checkpoint"),
-    },
-    "sac_baseline": {
-        "size is unknown": setting("size", "XL"),
-        "hidden_sizes is a number": setting("hidden_sizes", 7),
-        "hidden_sizes are text": setting("hidden_sizes", ["a", "b"]),
-        "other architecture": (setting("hidden_sizes", [5])[0], "checkpoint"),
-    },
 }
 
 
@@ -271,14 +234,6 @@ def test_resume_of_a_damaged_run(finished, damage):
     harm(finished)
     trainer = "smose_sac" if "smose" in finished.name else "sac_baseline"
     assert says in not_resumed(trainer, finished, "--total-timesteps", "430")
-
-
-def test_resume_with_wrong_settings_of_the_actor(trainer, finished):
-    config = (finished / "config.json").read_bytes()
-    for damage, (harm, says) in OWN_DAMAGES[trainer].items():
-        harm(finished)
-        assert says in not_resumed(trainer, finished, "--total-timesteps", "430"), damage
-        (finished / "config.json").write_bytes(config)
 
 
 @pytest.mark.parametrize(
@@ -408,35 +363,41 @@ def test_disk_full_for_tensorboard_alone(small_disk):
         command.process.kill()
 
 
-def test_the_cache_of_compiled_code_is_this_users_alone(tmp_path, monkeypatch):
+def test_the_cache_of_compiled_code_is_this_users_alone(tmp_path, monkeypatch, capsys):
+    """What is compiled is not at issue here, but where compiled code is read from."""
+    folder, anybodys = tmp_path / "smose", "/tmp/anybodys"
+    monkeypatch.setattr(smose_sac, "compiled", lambda loss, n: lambda *given: smose_sac.gradients(loss, n, *given))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/anybodys")
-    smose_sac.use_private_cache()
-    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(tmp_path / "smose")
-    assert (tmp_path / "smose").stat().st_mode & 0o777 == 0o700
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "/tmp/anybodys")
+    args = smose_sac.Args("Pendulum-v1", buffer_size=9, checkpoint_every=9, batch_size=4)
+    env, cpu = smose_sac.make_env("Pendulum-v1"), smose_sac.torch.device("cpu")
+    learner, replay = smose_sac.Learner(args, env, cpu), smose_sac.Replay(tmp_path / "replay.npy", 3, 1, args, cpu)
 
-    def is_refused() -> None:
-        with pytest.raises(OSError) as told:
-            smose_sac.use_private_cache()
-        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "/tmp/anybodys" and "\n" not in str(told.value)
+    def is_used() -> bool:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", anybodys)
+        used = smose_sac.compile_updates(learner, replay)
+        assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == (str(folder) if used else anybodys)
+        assert used or "PyTorch can't compile here, so training is slower; " in capsys.readouterr().out
+        return used
 
-    (tmp_path / "smose").chmod(0o770)
-    is_refused()  # its group may put pickles there
-    (tmp_path / "smose").chmod(0o700)
+    assert is_used() and folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    assert not is_used()  # its group may put pickles there
+    folder.chmod(0o700)
     if os.getuid() == 0:
-        os.chown(tmp_path / "smose", 12345, 12345)
-        is_refused()  # another user's
-        os.chown(tmp_path / "smose", 0, 0)
-    (tmp_path / "smose").rmdir()
+        os.chown(folder, 12345, 12345)
+        assert not is_used()  # another user's
+        os.chown(folder, 0, 0)
+    folder.rmdir()
     (tmp_path / "elsewhere").mkdir(mode=0o700)
-    (tmp_path / "smose").symlink_to(tmp_path / "elsewhere")
-    is_refused()  # may be pointed elsewhere by whoever made it
-    (tmp_path / "smose").unlink()
-    (tmp_path / "smose").touch()
-    is_refused()  # a file
+    folder.symlink_to(tmp_path / "elsewhere")
+    assert not is_used()  # may be pointed elsewhere by whoever made it
+    folder.unlink()
+    folder.touch()
+    assert not is_used()  # a file
+    folder.unlink()
+    assert is_used()
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    is_refused()
+    assert not is_used()
 
 
 def test_without_a_cache_of_ones_own_nothing_is_compiled_and_a_line_says_why(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from commands import (
     TESTS,
     Command,
     assert_same_run,
+    change_settings,
     checkpoint_at,
     evaluations,
     files,
@@ -61,7 +62,7 @@ def kill_and_resume(
     for moment in moments:
         what, _, number = moment.partition(" ")
         if what == "part":
-            command.until(lambda: list(folder.glob("runs/*/checkpoint*.part*")))  # a checkpoint is being written
+            command.until(lambda: list(folder.glob("runs/[!.]*/checkpoint*.part*")))  # a checkpoint is being written
         elif what == "folder":
             command.until(lambda: list(folder.glob("runs/[!.]*")))
         else:
@@ -146,14 +147,16 @@ def test_pruned_weights_are_zero_in_what_every_evaluation_saves(tmp_path, monkey
         assert n[0] == 0
 
 
-def test_a_run_killed_while_its_replay_was_being_made_starts_again(reacher, tmp_path):
-    trainer, killed = "smose_sac" if "smose" in reacher.name else "sac_baseline", tmp_path / "runs" / reacher.name
-    killed.mkdir(parents=True)
-    config = json.loads((reacher / "config.json").read_text())
-    (killed / "config.json").write_text(json.dumps({"format": config["format"], "args": config["args"]}))
-    (killed / "replay.npy").write_bytes((reacher / "replay.npy").read_bytes()[:50])
-    resume(killed, trainer)
-    assert_same_run(killed, reacher)
+def test_resuming_reads_nothing_but_checkpoint_and_replay(trainer, reacher, tmp_path):
+    """config.json is for readers, and written again."""
+    whole, part = (shutil.copytree(reacher, tmp_path / "runs" / name) for name in ("whole", "part"))
+    for name in ("config.json", "evaluations.csv", "evaluation.json", "actor.safetensors"):
+        (part / name).unlink()
+    for run_folder in (whole, part):
+        resume(run_folder, trainer, "--total-timesteps", "450")
+    assert_same_run(part, whole)
+    one, two = (json.loads((run_folder / "config.json").read_text()) for run_folder in (whole, part))
+    assert one | {"hours": 0} == two | {"hours": 0}
 
 
 @pytest.fixture(scope="module")
@@ -203,9 +206,7 @@ def test_without_a_compiler_training_goes_on_and_says_so(trainer, reacher, tmp_p
 def test_a_run_that_could_not_compile_goes_on_so_where_it_could(tmp_path, monkeypatch):
     """What was used before is used again: no compiler is asked."""
     stopped = train(tmp_path, "smose_sac", *BRIEF, "--env-id", "Reacher-v4")
-    config = json.loads((stopped / "config.json").read_text())
-    config["args"]["compile"] = True
-    (stopped / "config.json").write_text(json.dumps(config))
+    change_settings(stopped, compile=True)
     monkeypatch.setattr(smose_sac, "compile_updates", lambda *_: pytest.fail("it was not compiled before"))
     said = resume(stopped, "smose_sac", "--total-timesteps", "70")
     assert "compil" not in said
@@ -240,9 +241,7 @@ def test_stop_during_an_evaluation_without_a_limit_loses_nothing(tmp_path):
     assert command.signal(signal.SIGTERM).returncode == 143
     assert time.time() - start < 60
     assert metadata(command.run / "checkpoint.safetensors")["global_step"] == "60"
-    config = json.loads((command.run / "config.json").read_text())
-    config["args"]["eval_episodes"] = 1  # only to see the end of it today
-    (command.run / "config.json").write_text(json.dumps(config))
+    change_settings(command.run, eval_episodes=1)  # only to see the end of it today
     resume(command.run, "smose_sac", "--env-id", "odd_env:OddEndless-v0")
     assert [row["step"] for row in evaluations(command.run)] == [60]
     assert metadata(command.run / "actor.safetensors")["steps"] == "60"

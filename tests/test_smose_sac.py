@@ -584,6 +584,13 @@ def test_bfloat16_products_are_rounded_alike_with_and_without_instructions(monke
     assert torch.equal(smose_sac.product_in("float32", CPU)(x, y), x @ y)
 
 
+@pytest.mark.parametrize("has", ["avx512_bf16", "amx_bf16", "bf16", "avx2"])
+def test_a_processor_without_instructions_for_bfloat16_is_told_of(has, monkeypatch, capsys):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {has: True})
+    smose_sac.product_in("bfloat16", CPU)
+    assert capsys.readouterr().out.count("no instructions for bfloat16 here") == (has == "avx2")
+
+
 def test_only_the_critics_hidden_products_are_in_bfloat16():
     """The gradient of the last layer is of rounded hidden values, that of the actor's balance losses is exact."""
     plain, rounded = make_learner(), make_learner(precision="bfloat16")
@@ -629,7 +636,7 @@ def float32_products():
 
 
 def test_float32_products_are_not_rounded_to_less(float32_products):
-    smose_sac.let_onednn_multiply()
+    smose_sac.product_in("float32", CPU)
     torch.manual_seed(0)
     for a, b in ((torch.randn(2, 256, 256), torch.randn(2, 256, 256)), (torch.randn(256, 17), torch.randn(17, 256))):
         assert 0 < (a @ b - a.double() @ b.double()).abs().max() < 2e-4  # bfloat16 is off by 0.3
@@ -641,20 +648,15 @@ def test_where_onednn_would_round_it_is_not_asked(one, float32_products, monkeyp
     if one > 1 and not torch.backends.mkldnn.is_available():
         pytest.skip("PyTorch was built without oneDNN")
     monkeypatch.setattr(torch, "full", lambda shape, _: torch.ones(shape) * one)
-    smose_sac.let_onednn_multiply()
+    smose_sac.product_in("float32", CPU)
     rounds = torch.cpu.get_capabilities().get("amx_bf16")
     assert float32_products.fp32_precision == ("none" if one == 1 or rounds else "bf16")
 
 
-@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_only_runs_in_float32_ask_onednn(precision, float32_products, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    asked = []
-    monkeypatch.setattr(smose_sac, "let_onednn_multiply", lambda: asked.append(1))
-    flags = {"env_id": "Pendulum-v1", "total_timesteps": 2, "learning_starts": 1, "compile": False}
-    flags |= {"eval_episodes": 1, "final_eval_episodes": 1, "buffer_size": 10, "checkpoint_every": 10}
-    smose_sac.train(Args(precision=precision, **flags))
-    assert len(asked) == (precision == "float32")
+def test_only_runs_in_float32_ask_onednn(float32_products, monkeypatch):
+    monkeypatch.setattr(torch, "full", lambda shape, _: pytest.fail("asked"))
+    smose_sac.product_in("bfloat16", CPU)
+    assert float32_products.fp32_precision == "none"
 
 
 def private_names(path: Path) -> set[str]:
@@ -700,7 +702,7 @@ def test_actions_are_those_of_the_saved_actor_to_the_last_bit(n_experts, top_k, 
         assert action.tobytes() == ours.tobytes() and expert == chosen
 
 
-@pytest.mark.parametrize("script, bound", [("smose_sac.py", 910), ("sac_baseline.py", 820)])
+@pytest.mark.parametrize("script, bound", [("smose_sac.py", 850), ("sac_baseline.py", 850)])
 def test_science_comes_first_and_the_file_is_short(script, bound):
     lines = Path(smose_sac.__file__).with_name(script).read_text().splitlines()
     (line,) = (i for i, text in enumerate(lines) if text.startswith("# Nothing below is about learning"))

@@ -86,7 +86,8 @@ def test_every_flag_of_the_trainers_is_known_and_the_papers_settings_are_their_d
         kind = table.kind_of({"format": formats[type(args)], "args": flags})
         assert kind.like_paper and kind.variant == kind.settings == ""
         assert args.total_timesteps == table.PAPER_STEPS
-    assert set(table.PAPER_SETTINGS) - {"precision"} <= set(dataclasses.asdict(smose_sac.Args()))
+    once = {"log_std_min", "log_std_max"}
+    assert set(table.PAPER_SETTINGS) - once <= set(dataclasses.asdict(smose_sac.Args()))
     assert smose_sac.Args().n_experts == 8
 
 
