@@ -52,6 +52,8 @@ RECORDED_NUMBERS = 250_000  # observations in the page, so that it stays a few m
 DRIVEN_EPISODES = 20  # of the policy as printed, the real one and doing nothing
 MOST_FRAMES = 400  # rendered pictures of the first episode
 SATURATED = 0.95  # a tanh beyond this barely reacts to its input
+# flags that the trainers had once, and what they were where nobody gave them
+RETIRED = {"log_std_min": -5.0, "log_std_max": 2.0, "track": False, "wandb_project_name": "smose"}
 
 
 @dataclass
@@ -299,6 +301,11 @@ def flags(command: str, args: dict[str, Any]) -> str:
     return command
 
 
+def without_retired(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a training, but for those that the trainers take no more and that say nothing."""
+    return {key: value for key, value in settings.items() if RETIRED.get(key, ...) != value}
+
+
 def plain(value: Any) -> Any:
     """JSON's own types; float32 in their shortest exact spelling, other floats to nine digits, infinities as null."""
     if isinstance(value, dict):
@@ -358,7 +365,7 @@ def build_report(
         | {key: settings_of(actor, key) for key in ("args", "versions")}
         | {f"n_{kind}": (n_s + 1) * (m + 2 * n_a * k) for kind, k in (("active", actor.top_k), ("total", m))},
         "reproduce": [
-            flags("python smose_sac.py", settings_of(actor, "args")),
+            flags("python smose_sac.py", without_retired(settings_of(actor, "args"))),
             flags(f"python interpret.py {shlex.quote(args.path)}", options),
         ],
         "returns": returns_of(actor, env.spec.id, episodes),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from saved_actor import Actor, load_actor, make_env, make_policy, play
 from sentences import sentences_of
 
 import interpret
+import smose_sac
 from interpret import Episode
 
 ROOT = Path(interpret.__file__).parent
@@ -543,3 +545,14 @@ def test_names_that_cannot_be_told_apart_are_refused(reported, tmp_path):
     with pytest.raises(UserError, match="give other --names"):
         interpret.interpret(args)
     assert not (tmp_path / "report.html").exists()
+
+
+@pytest.mark.parametrize("actor", sorted(ROOT.glob("results/policies/*/*/actor.safetensors")), ids=str)
+def test_the_trainer_takes_the_command_that_reproduces_a_policy(actor, monkeypatch):
+    """Also where the policy was trained by a version with other flags."""
+    settings = interpret.settings_of(load_actor(actor), "args")
+    shown = interpret.flags("python smose_sac.py", interpret.without_retired(settings))
+    assert json.loads((actor.parent / "report.json").read_text())["reproduce"][0] == shown
+    monkeypatch.setattr(sys, "argv", shlex.split(shown)[1:])
+    args = vars(smose_sac.parse_args())
+    assert all(settings.get(name, value) == value for name, value in args.items())
