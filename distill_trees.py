@@ -6,7 +6,7 @@ held-out episodes, over depths 1 to 8, and in closed loop, where they replace th
 Trees fitted on other episodes drive differently, so the closed loop is repeated with trees from resampled episodes.
 
     python distill_trees.py runs/Reacher-v4__smose_sac__0__1763251200
-    python distill_trees.py results/policies/Reacher-v4/smose_seed0          # no replay file: states from new episodes
+    python distill_trees.py results/policies/Reacher-v4/smose                # no replay file: states from new episodes
     python distill_trees.py runs/.../actor_best.safetensors --max-depth 4 --episodes 100
     python distill_trees.py runs/... --data rollouts --dagger 5              # also learn from states the trees visit
 

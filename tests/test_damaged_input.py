@@ -299,7 +299,7 @@ def files_in(folder: Path) -> dict[str, int]:
 def original(sac_run, tmp_path_factory) -> Path:
     """a folder with a run of each kind in `runs/`, all that our scripts can leave beside the SMoSE actor, and names"""
     folder = tmp_path_factory.mktemp("original")
-    smose = shutil.copytree(ROOT / "results" / "policies" / "Reacher-v4" / "smose_seed0", folder / "runs" / "smose")
+    smose = shutil.copytree(ROOT / "results" / "policies" / "Reacher-v4" / "smose", folder / "runs" / "smose")
     shutil.copytree(sac_run, folder / "runs" / "sac", ignore=shutil.ignore_patterns("actor_best*"))
     columns = json.loads((smose / "config.json").read_text())["replay_columns"]
     replay = np.random.default_rng(0).standard_normal((500, max(end for _, end in columns.values())))

@@ -18,7 +18,7 @@ from test_interpret import random_actor, save_actor
 
 import interpret
 
-REACHER = ROOT / "results" / "policies" / "Reacher-v4" / "smose_seed0"
+REACHER = ROOT / "results" / "policies" / "Reacher-v4" / "smose"
 
 
 @pytest.fixture
