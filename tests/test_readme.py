@@ -220,6 +220,22 @@ def test_files_that_a_run_is_said_to_leave_are_there(clone):
         assert any(key.startswith(tensor) for key in tensors), tensor
 
 
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of the first table in Markdown, without bold."""
+    (table,) = re.findall(r"\A.*?^\|.*?\n\|[-| ]+\|\n(.*?)\n(?!\|)", text, re.M | re.S)
+    return [[cell.strip(" *") for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+
+
+def test_results_table_is_what_the_runs_give():
+    """Every row of 1,000,000 steps that scripts/table.py prints, and no other."""
+    (command,) = re.findall(r"^Made by `(python scripts/table\.py .*?)`", README, re.M)
+    given = {(env, n, ours, over.replace("-", "–"), seeds, hours)
+             for env, _, _, n, _, _, ours, over, _, seeds, _, hours in rows_of(run(command, ROOT))}  # fmt: skip
+    rows = rows_of(README.split("\n## Results\n")[1])
+    shown = [(env.split(",")[0], n, ours, *ends) for env, n, _, _, ours, *ends in rows if "not run" not in ours]
+    assert len(shown) == len(given) > 10 and set(shown) == given
+
+
 def test_flags_that_are_named_exist():
     """Every --flag in the text and in the blocks that are run is some script's."""
     text = re.sub(r"```(?:sh|bibtex)\n.*?```", "", README, flags=re.S)
