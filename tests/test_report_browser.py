@@ -45,9 +45,9 @@ def make_report(folder: Path, env_id: str, m: int, n_a: int, n_s: int, episodes:
 
 @pytest.fixture(scope="module")
 def cheetah(tmp_path_factory) -> Path:
-    """report of the HalfCheetah policy that comes with the project, pushes and all"""
+    """report of a HalfCheetah policy of the project's, two of whose experts hardly ever act, pushes and all"""
     folder = tmp_path_factory.mktemp("cheetah") / "run"
-    shutil.copytree(ROOT / "results" / "policies" / "HalfCheetah-v4" / "smose", folder)
+    shutil.copytree(ROOT / "results" / "policies" / "HalfCheetah-v4" / "smose_keep0.4", folder)
     interpret.interpret(interpret.Args(path=str(folder)))
     return folder
 
@@ -337,9 +337,10 @@ def test_opens_at_a_typical_state_of_the_most_used_expert_and_obeys_arrows_at_on
 
 def test_the_page_is_half_as_long_as_it_was_and_prints_on_eight_pages(cheetah, open_page):
     page = open_page(cheetah)
-    # episodes come out otherwise on another processor, and an expert may act in more than 1% of their steps there
+    # episodes come out otherwise on another processor: an expert may act in more than 1% of their steps there, and a
+    # sentence may take a line more
     more = max(0, page.locator("#experts article.expert:visible").count() - 6)
-    assert page.evaluate("document.documentElement.scrollHeight") <= 11_719 / 2 + 400 * more  # pixels, 1280 wide
+    assert page.evaluate("document.documentElement.scrollHeight") <= 11_719 / 2 + 400 * more + 50  # pixels, 1280 wide
     assert len(re.findall(rb"/Type\s*/Page\b", page.pdf(format="A4", print_background=True))) <= 8
     assert (cheetah / "report.html").stat().st_size < 1_000_000
 
