@@ -71,6 +71,9 @@ def test_a_fitted_policy_has_so_many_terms_and_unused_experts_never_win(states):
         assert all((w[key] == actor.weights[key]).all() for key in w if key not in equations.READ)
 
 
+HURRIED = {"FIT_STATES": 1500, "ROUND_STATES": 500, "JUDGED_STATES": 1000, "ROUNDS": 2}
+
+
 @pytest.fixture(scope="module")
 def shortened(tmp_path_factory) -> Path:
     """the committed Reacher policy, shortened in a hurry, and its report"""
@@ -78,11 +81,33 @@ def shortened(tmp_path_factory) -> Path:
     shutil.copy(REACHER / "actor.safetensors", folder)
     args = interpret.Args(path=str(folder), shorten=True, keep_return=0.8, episodes=2, pushes=False)
     with pytest.MonkeyPatch.context() as patch:
-        hurried = {"FIT_STATES": 1500, "ROUND_STATES": 500, "JUDGED_STATES": 1000, "ROUNDS": 2}
-        for name, value in hurried.items():
+        for name, value in HURRIED.items():
             patch.setattr(shorten, name, value)
         interpret.interpret(args)
     return folder
+
+
+def test_the_shortest_is_held_to_episodes_that_chose_nothing(monkeypatch):
+    """Where it falls short there, the next longer one that does not is taken; where all do, none."""
+    for name, value in HURRIED.items():
+        monkeypatch.setattr(shorten, name, value)
+    actor, judged, passed, lucky = load_actor(REACHER), shorten.Task.judged, [], 1
+
+    def judge(task: shorten.Task, short: shorten.Actor) -> float:
+        if task.seeds == range(400_000, 400_020):
+            if (share := judged(task, short)) >= 0.8:
+                passed.append(short)
+            return share
+        assert task.seeds == range(500_000, 500_020)
+        return 0.5 if any(short is one for one in passed[-lucky:]) else judged(task, short)
+
+    monkeypatch.setattr(shorten.Task, "judged", judge)
+    found = shorten.shorten(actor, make_env(actor), 0.8, say=lambda line: None)
+    assert len(passed) > 2 and found.weights is passed[-2].weights
+    passed.clear()
+    lucky = 99
+    with pytest.raises(UserError, match="no shorter equations keep 80% of the return"):
+        shorten.shorten(actor, make_env(actor), 0.8, say=lambda line: None)
 
 
 def test_a_shortened_policy_is_what_its_printed_equations_say(shortened):
@@ -99,7 +124,7 @@ def test_a_shortened_policy_is_what_its_printed_equations_say(shortened):
 
 def test_a_shortened_policy_keeps_the_return_it_was_asked_to_keep(shortened):
     actor, short = load_actor(shortened), load_actor(shortened / "actor_short.safetensors")
-    env, seeds = make_env(actor), range(400_000, 400_020)  # those that judged it: 1,000 states, 50 an episode
+    env, seeds = make_env(actor), range(500_000, 500_020)  # those that confirmed it: 1,000 states, 50 an episode
     real, kept, nothing = (
         np.mean([sum(s.reward for s in play(env, make_policy(policy), seed)) for seed in seeds])
         for policy in (actor, short, equations.idle(actor))
