@@ -119,7 +119,7 @@ def idle(actor: Actor) -> Actor:
 
 
 def drive_printed(env: gym.Env, text: str, shown: Actor, real: Actor, names: Names, episodes: int) -> dict[str, Any]:
-    """Plays what the text says, the real policy and nothing at all on the same seeds."""
+    """Plays what the text says, the real policy and nothing at all on the same seeds; `share`: who acts as printed."""
     try:
         printed = read_equations(text, shown, names)
         faithful = all((printed.weights[key] == as_it_prints(shown.weights[key])).all() for key in READ)
@@ -128,9 +128,13 @@ def drive_printed(env: gym.Env, text: str, shown: Actor, real: Actor, names: Nam
     if not faithful:
         raise UserError("the printed equations do not say the policy again: give other --names, each of them once")
     seeds = range(FIRST_EVAL_SEED, FIRST_EVAL_SEED + episodes)
-    policies = {"printed": printed, "real": real, "nothing": idle(real)}
+    played = [list(play(env, make_policy(printed), seed)) for seed in seeds]
+    acting = [step.expert for steps in played for step in steps]
     return {
-        **{name: float(returns_of(env, policy, seeds).mean()) for name, policy in policies.items()},
+        "printed": float(np.mean([sum(step.reward for step in steps) for steps in played])),
+        "real": float(returns_of(env, real, seeds).mean()),
+        "nothing": float(returns_of(env, idle(real), seeds).mean()),
+        "share": (np.bincount(acting, minlength=shown.n_experts) / len(acting)).tolist(),
         "episodes": episodes,
         "first_seed": FIRST_EVAL_SEED,
         "source": shown.path.name,
@@ -169,7 +173,7 @@ def how_it_acts(actor: Actor) -> list[str]:
     notes = [
         mix,
         f"Each tau below is the argument of a tanh: action = scale * tanh(tau) + bias with {squash}.",
-        "All terms that are not zero are here, constants too.",
+        "All terms that are not zero are here, constants too; who acts how often is counted in the policy as printed.",
         "Effect size: weight times the spread (standard deviation) of the observation over the visited states.",
     ]
     if "made_from" in actor.metadata:
@@ -233,7 +237,7 @@ def equations_tex(equations: list[dict[str, Any]], names: Names, share: list[flo
 
 
 def equation_files(title: str, actor: Actor, report: dict[str, Any]) -> dict[str, str]:
-    equations, names, share = report["equations"], report["names"], report["usage"]["share"]
+    equations, names, share = report["equations"], report["names"], report["as_printed"]["share"]
     driven, notes = as_printed(report["as_printed"]), report["how_it_acts"]
     tex = ["% \\input this file; it needs amsmath.", *(f"% {note}" for note in (title, driven, *notes))]
     tex += [f"\\noindent {latex_text(driven[0].upper() + driven[1:])}.", ""]

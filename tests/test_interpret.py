@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -502,6 +503,10 @@ def test_equations_drive_as_printed_and_return_what_stands_beside_them(reported)
     for policy, name in ((printed, "printed"), (actor, "real"), (equations.idle(actor), "nothing")):
         returns = [sum(s.reward for s in play(env, make_policy(policy), seed)) for seed in range(100_000, 100_020)]
         assert driven[name] == pytest.approx(np.mean(returns), rel=1e-8)  # nine digits in report.json
+    acting = [s.expert for seed in range(100_000, 100_020) for s in play(env, make_policy(printed), seed)]
+    assert driven["share"] == pytest.approx(np.bincount(acting, minlength=8) / len(acting))
+    said = [float(share) for share in re.findall(r"^Expert \d \((.*) % of steps\)$", text, re.M)]
+    assert said == pytest.approx([100 * share for share in driven["share"]], abs=0.051)
     assert (driven["episodes"], driven["first_seed"], driven["source"]) == (20, 100_000, "actor.safetensors")
     beside = f"as printed: {driven['printed']:.1f} of {driven['real']:.1f} (doing nothing: {driven['nothing']:.1f});"
     assert text.splitlines()[1].startswith(beside)

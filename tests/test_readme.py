@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import ROOT
+from equations import READ, read_equations, returns_of
 from safetensors.numpy import load_file
-from saved_actor import load_actor, make_policy
+from saved_actor import load_actor, make_env, make_policy
 
 TRAINING = "--total-timesteps 400 --learning-starts 100 --batch-size 32 --buffer-size 1000 --no-compile "
 TRAINING += "--eval-every 200 --eval-episodes 1 --final-eval-episodes 1"
@@ -143,6 +144,19 @@ def test_quoted_report_is_what_interpret_writes(clone):
     words = re.fullmatch(rf"as printed: ({number}) of ({number}) \(doing nothing: ({number})\); (.*)", line)
     np.testing.assert_allclose([float(words[i]) for i in (1, 2, 3)], [printed, real, nothing], atol=0.2)
     assert f"of {episodes:.0f} episodes" in words[4] and f"; {numbers:.0f} numbers" in words[4]
+
+
+def test_the_whole_controller_that_is_shown_is_the_committed_one_and_drives():
+    (table,) = re.findall(r"Swimmer's whole controller is 36 numbers.*?\|\n\|[-|]+\|\n(.*?)\n\n", README, re.S)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.split("\n")]
+    assert [row[0].split()[0] for row in rows] == list("12345678")
+    folder = ROOT / "results" / "policies" / "Swimmer-v4" / "smose"
+    short = load_actor(folder / "actor_short.safetensors")
+    names = json.loads((folder / "report.json").read_text())["names"]
+    shown = read_equations("\n".join(f"  _ ≈ {cell}" for row in rows for cell in row[1:]), short, names)
+    assert all((shown.weights[key] == short.weights[key]).all() for key in READ) and shown.n_read == 36
+    (said,) = re.findall(r"^It returns (\d+); the trained policy", README, re.M)
+    assert returns_of(make_env(short), shown, range(100_000, 100_002)).mean() == pytest.approx(float(said), rel=0.05)
 
 
 def test_five_lines_are_the_deployed_policy(clone):

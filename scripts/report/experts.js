@@ -119,8 +119,9 @@ function expertsSection() {
   const inside = (m) => [said(m), line(score(m), R.equations[m].score, m, 0),
     ACT.map((a, i) => line(a, R.equations[m].torques[i], m, i + 1))];
   const usage = (m) => {
-    const dwell = R.usage.dwell[m];
-    return dwell ? `${percent(R.usage.share[m])} of steps, ${nice(dwell.mean)} at a time` : "never active";
+    const dwell = R.usage.dwell[m], printed = R.as_printed.share[m];
+    return (dwell ? `${percent(R.usage.share[m])} of steps, ${nice(dwell.mean)} at a time` : "never active") +
+      (R.as_printed.source === R.actor.file ? "" : `; as printed ${printed ? percent(printed) : "never"}`);
   };
   const card = (m) =>
     el("article", { class: "card expert", style: paint(m), id: `expert-${m + 1}` },
