@@ -233,7 +233,8 @@ def algorithm_of(label: str) -> str:
 
 def label_order(label: str) -> tuple:
     method = algorithm_of(label).partition(",")[0]
-    return TRAINED.index(method) if method in TRAINED else len(TRAINED), label
+    place = TRAINED.index(method) if method in TRAINED else len(TRAINED)
+    return place, algorithm_of(label), label.count(","), label  # the fewer settings differ, the sooner: solid lines
 
 
 def style_of(labels: list[str]) -> dict[str, dict]:

@@ -231,3 +231,8 @@ def test_the_command_itself(runs):
     done = subprocess.run(command, cwd=runs.parent, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert (runs.parent / "learning_curves.png").stat().st_size > 10_000
+
+
+def test_the_line_whose_settings_differ_least_is_solid():
+    labels = ["SMoSE (precision bfloat16)", "SMoSE (gamma 0.999, precision bfloat16)", "SMoSE, keep 0.4", "SAC-S (tau 1)"]
+    assert sorted(reversed(labels), key=plot.label_order) == labels
